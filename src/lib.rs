@@ -1,0 +1,5 @@
+//! nameifs: a FUSE mirror of a directory tree with slab-cached name lookups.
+
+pub mod error;
+pub mod slab;
+pub mod sync;
