@@ -2,4 +2,5 @@
 
 pub mod error;
 pub mod slab;
+pub mod source;
 pub mod sync;
