@@ -1,1 +1,336 @@
-//! The host's directory.
+//! The host's directory as a source (floor F3), by rustix.
+//!
+//! Purpose: the only file that makes system calls on the mirrored tree.
+//!
+//! Contract: a [`HostSource::Node`] is an O_PATH descriptor. Paths are resolved
+//! beneath a descriptor with RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS and
+//! RESOLVE_NO_MAGICLINKS (openat2(2)), so no swapped symlink leads out of the tree.
+//!
+//! It does not cache and does not retry.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{
+    AtFlags, Mode, OFlags, RawDir, ResolveFlags, SeekFrom, Statx, StatxFlags, StatxTimestamp,
+};
+
+use super::{Attr, FsTraits, Kind, RawEntry, Source, SourceId, StatFs, Time};
+use crate::error::{Errno, Result};
+
+const BENEATH: ResolveFlags = ResolveFlags::BENEATH
+    .union(ResolveFlags::NO_SYMLINKS)
+    .union(ResolveFlags::NO_MAGICLINKS);
+
+/// What statx is asked for: the basic fields, the birth time and the mount.
+const STATX_MASK: StatxFlags = StatxFlags::BASIC_STATS
+    .union(StatxFlags::BTIME)
+    .union(StatxFlags::MNT_ID);
+
+/// Kinds of call, counted for `.nameifs/stats`.
+#[derive(Clone, Copy)]
+#[repr(usize)]
+enum Call {
+    Openat2,
+    Statx,
+    Readlink,
+    Getdents,
+    Statfs,
+    Open,
+    Pread,
+    Lseek,
+    Getxattr,
+    Listxattr,
+}
+
+const CALL_NAMES: [&str; 10] = [
+    "openat2", "statx", "readlink", "getdents", "statfs", "open", "pread", "lseek", "getxattr",
+    "listxattr",
+];
+
+/// A directory of this host.
+pub struct HostSource {
+    root: Arc<OwnedFd>,
+    calls: [AtomicU64; CALL_NAMES.len()],
+}
+
+impl HostSource {
+    /// Opens the directory. To be done before mounting, so that a mount over the
+    /// source itself still sees the source.
+    ///
+    /// # Errors
+    /// Those of open(2); ENOTDIR when it is no directory.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(path, flags, Mode::empty())?;
+        Ok(Self { root: Arc::new(root), calls: std::array::from_fn(|_| AtomicU64::new(0)) })
+    }
+
+    fn count(&self, call: Call) {
+        self.calls[call as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Opens a node anew with access; an O_PATH descriptor itself gives none.
+    fn reopen(&self, node: &OwnedFd, flags: OFlags) -> Result<OwnedFd> {
+        self.count(Call::Open);
+        // The magic link is followed on purpose: it leads to the pinned object
+        // and nowhere else.
+        rustix::fs::open(fd_path(node).as_cstr(), flags | OFlags::CLOEXEC, Mode::empty())
+    }
+
+    fn statx(&self, dir: &OwnedFd, name: &CStr, flags: AtFlags) -> Result<Attr> {
+        self.count(Call::Statx);
+        let flags = flags | AtFlags::NO_AUTOMOUNT;
+        attr_of(&rustix::fs::statx(dir, name, flags, STATX_MASK)?)
+    }
+}
+
+/// `/proc/self/fd/N` in a buffer on the stack.
+struct FdPath([u8; 32], usize);
+
+impl FdPath {
+    fn as_cstr(&self) -> &CStr {
+        CStr::from_bytes_with_nul(&self.0[..=self.1]).expect("one NUL, at the end")
+    }
+}
+
+fn fd_path(fd: &OwnedFd) -> FdPath {
+    use std::io::Write;
+    let mut path = FdPath([0; 32], 0);
+    let mut cursor = io::Cursor::new(&mut path.0[..31]);
+    write!(cursor, "/proc/self/fd/{}", fd.as_raw_fd()).expect("14 and at most 10 bytes fit");
+    path.1 = cursor.position() as usize;
+    path
+}
+
+fn time_of(t: StatxTimestamp) -> Time {
+    Time { sec: t.tv_sec, nsec: t.tv_nsec }
+}
+
+fn attr_of(x: &Statx) -> Result<Attr> {
+    let mode = u32::from(x.stx_mode);
+    let has = |flag: StatxFlags| x.stx_mask & flag.bits() != 0;
+    Ok(Attr {
+        id: SourceId {
+            dev: u64::from(x.stx_dev_major) << 32 | u64::from(x.stx_dev_minor),
+            mnt: if has(StatxFlags::MNT_ID) { x.stx_mnt_id } else { 0 },
+            ino: x.stx_ino,
+            btime: has(StatxFlags::BTIME).then(|| time_of(x.stx_btime)),
+        },
+        kind: Kind::from_mode(mode).ok_or(Errno::IO)?,
+        perm: (mode & 0o7777) as u16,
+        nlink: x.stx_nlink,
+        uid: x.stx_uid,
+        gid: x.stx_gid,
+        rdev: encode_dev(x.stx_rdev_major, x.stx_rdev_minor),
+        size: x.stx_size,
+        blocks: x.stx_blocks,
+        blksize: x.stx_blksize,
+        atime: time_of(x.stx_atime),
+        mtime: time_of(x.stx_mtime),
+        ctime: time_of(x.stx_ctime),
+    })
+}
+
+/// The 32-bit form of a device number on the FUSE wire (`new_encode_dev`).
+fn encode_dev(major: u32, minor: u32) -> u32 {
+    (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
+}
+
+/// f_type values of statfs(2) whose behaviour is known (magic.h).
+fn traits_of(f_type: u64) -> FsTraits {
+    let known = |name, stable_cookies, remote| FsTraits { stable_cookies, remote, name };
+    match f_type & 0xffff_ffff {
+        0xef53 => known("ext4", true, false),
+        0x5846_5342 => known("xfs", true, false),
+        0x9123_683e => known("btrfs", true, false),
+        0x0102_1994 => known("tmpfs", true, false),
+        0xf2f5_2010 => known("f2fs", true, false),
+        0x2fc1_2fc1 => known("zfs", true, false),
+        0x794c_7630 => known("overlay", false, false),
+        0x4d44 => known("vfat", false, false),
+        0x2011_bab0 => known("exfat", false, false),
+        0x7371_7368 => known("squashfs", true, false),
+        0x9660 => known("iso9660", true, false),
+        0x6969 => known("nfs", true, true),
+        0xff53_4d42 | 0xfe53_4d42 | 0x517b => known("smb", false, true),
+        0x0102_1997 => known("9p", false, true),
+        0x00c3_6400 => known("ceph", false, true),
+        0x6573_5546 => known("fuse", false, true),
+        0x9fa0 => known("proc", false, true),
+        0x6265_6572 => known("sysfs", false, true),
+        _ => known("unknown", false, true),
+    }
+}
+
+impl Source for HostSource {
+    type Node = Arc<OwnedFd>;
+    type File = OwnedFd;
+
+    fn root(&self) -> Self::Node {
+        self.root.clone()
+    }
+
+    fn open_node(&self, base: &Self::Node, path: &CStr) -> Result<Self::Node> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        loop {
+            self.count(Call::Openat2);
+            match rustix::fs::openat2(base, path, flags, Mode::empty(), BENEATH) {
+                Ok(fd) => return Ok(Arc::new(fd)),
+                // A rename or mount anywhere while BENEATH was being proved
+                // (openat2(2)): ask again, as the manual says.
+                Err(Errno::AGAIN) => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    fn stat(&self, node: &Self::Node) -> Result<Attr> {
+        self.statx(node, c"", AtFlags::EMPTY_PATH)
+    }
+
+    fn stat_at(&self, dir: &Self::Node, name: &CStr) -> Result<Attr> {
+        self.statx(dir, name, AtFlags::SYMLINK_NOFOLLOW)
+    }
+
+    fn stat_file(&self, file: &Self::File) -> Result<Attr> {
+        self.statx(file, c"", AtFlags::EMPTY_PATH)
+    }
+
+    fn readlink(&self, node: &Self::Node, buf: &mut [u8]) -> Result<usize> {
+        self.count(Call::Readlink);
+        rustix::fs::readlinkat_raw(node, c"", buf)
+    }
+
+    fn list(
+        &self,
+        dir: &Self::Node,
+        cookie: u64,
+        sink: &mut dyn FnMut(RawEntry<'_>) -> bool,
+    ) -> Result<bool> {
+        // Times of access are the readers', not the mirror's; not every owner
+        // may ask for that.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let fd = match self.reopen(dir, flags | OFlags::NOATIME) {
+            Err(Errno::PERM) => self.reopen(dir, flags)?,
+            other => other?,
+        };
+        if cookie != 0 {
+            rustix::fs::seek(&fd, SeekFrom::Start(cookie))?;
+        }
+        let mut buf = Vec::with_capacity(64 << 10);
+        let mut entries = RawDir::new(&fd, buf.spare_capacity_mut());
+        while let Some(entry) = {
+            if entries.is_buffer_empty() {
+                self.count(Call::Getdents);
+            }
+            entries.next()
+        } {
+            let entry = entry?;
+            let taken = sink(RawEntry {
+                ino: entry.ino(),
+                kind: kind_of(entry.file_type()),
+                cookie: entry.next_entry_cookie(),
+                name: entry.file_name().to_bytes(),
+            });
+            if !taken {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn fs_traits(&self, node: &Self::Node) -> Result<FsTraits> {
+        self.count(Call::Statfs);
+        Ok(traits_of(rustix::fs::fstatfs(node)?.f_type as u64))
+    }
+
+    fn statfs(&self, node: &Self::Node) -> Result<StatFs> {
+        self.count(Call::Statfs);
+        let s = rustix::fs::fstatfs(node)?;
+        Ok(StatFs {
+            bsize: s.f_bsize as u64,
+            frsize: s.f_frsize as u64,
+            blocks: s.f_blocks,
+            bfree: s.f_bfree,
+            bavail: s.f_bavail,
+            files: s.f_files,
+            ffree: s.f_ffree,
+            namelen: s.f_namelen as u64,
+        })
+    }
+
+    fn open(&self, node: &Self::Node, flags: u32) -> Result<Self::File> {
+        let ignored = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::NOCTTY;
+        let flags = OFlags::from_bits_retain(flags) - ignored;
+        match self.reopen(node, flags) {
+            // O_NOATIME is for the owner only, and the owner of the caller's
+            // process is not ours: the data matters more than its access time.
+            Err(Errno::PERM) if flags.contains(OFlags::NOATIME) => {
+                self.reopen(node, flags - OFlags::NOATIME)
+            }
+            other => other,
+        }
+    }
+
+    fn read(&self, file: &Self::File, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let mut done = 0;
+        while done < buf.len() {
+            self.count(Call::Pread);
+            match rustix::io::pread(file, &mut buf[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(_) if done > 0 => break,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(done)
+    }
+
+    fn lseek(&self, file: &Self::File, offset: u64, whence: u32) -> Result<u64> {
+        self.count(Call::Lseek);
+        let offset = i64::try_from(offset).map_err(|_| Errno::INVAL)? as u64;
+        rustix::fs::seek(
+            file,
+            match whence {
+                3 => SeekFrom::Data(offset),
+                4 => SeekFrom::Hole(offset),
+                _ => return Err(Errno::INVAL),
+            },
+        )
+    }
+
+    fn getxattr(&self, node: &Self::Node, name: &CStr, buf: &mut [u8]) -> Result<usize> {
+        self.count(Call::Getxattr);
+        rustix::fs::getxattr(fd_path(node).as_cstr(), name, buf)
+    }
+
+    fn listxattr(&self, node: &Self::Node, buf: &mut [u8]) -> Result<usize> {
+        self.count(Call::Listxattr);
+        rustix::fs::listxattr(fd_path(node).as_cstr(), buf)
+    }
+
+    fn calls(&self) -> Vec<(&'static str, u64)> {
+        let counts = self.calls.iter().map(|c| c.load(Ordering::Relaxed));
+        CALL_NAMES.into_iter().zip(counts).collect()
+    }
+}
+
+fn kind_of(t: rustix::fs::FileType) -> Option<Kind> {
+    use rustix::fs::FileType as T;
+    Some(match t {
+        T::RegularFile => Kind::Regular,
+        T::Directory => Kind::Directory,
+        T::Symlink => Kind::Symlink,
+        T::Fifo => Kind::Fifo,
+        T::Socket => Kind::Socket,
+        T::CharacterDevice => Kind::CharDevice,
+        T::BlockDevice => Kind::BlockDevice,
+        T::Unknown => return None,
+    })
+}
