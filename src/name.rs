@@ -102,6 +102,12 @@ impl Filename {
         (self.start, self.end) = (0, 0);
     }
 
+    /// Empties the path, ready for [`Filename::prepend`].
+    pub fn reset(&mut self) {
+        self.buf.0[PATH_MAX - 1] = 0;
+        (self.start, self.end) = (PATH_MAX - 1, PATH_MAX - 1);
+    }
+
     /// Adds a component at the end; `false` if it does not fit (the path is unchanged).
     pub fn append(&mut self, component: &[u8]) -> bool {
         let slash = usize::from(self.end > self.start);
@@ -144,10 +150,10 @@ impl Filename {
             .expect("the one NUL is the terminator: set and the component rules see to it")
     }
 
-    /// The whole buffer as scratch space; the path is empty afterwards.
-    pub fn scratch(&mut self) -> &mut [u8; PATH_MAX] {
-        (self.start, self.end) = (PATH_MAX - 1, PATH_MAX - 1);
-        &mut self.buf.0
+    /// The buffer but for its last byte, as scratch space; the path is empty afterwards.
+    pub fn scratch(&mut self) -> &mut [u8] {
+        self.reset();
+        &mut self.buf.0[..PATH_MAX - 1]
     }
 }
 

@@ -26,10 +26,14 @@ const BENEATH: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_SYMLINKS)
     .union(ResolveFlags::NO_MAGICLINKS);
 
+/// STATX_MNT_ID_UNIQUE (Linux 6.8): a number that no later mount gets.
+const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+
 /// What statx is asked for: the basic fields, the birth time and the mount.
 const STATX_MASK: StatxFlags = StatxFlags::BASIC_STATS
     .union(StatxFlags::BTIME)
-    .union(StatxFlags::MNT_ID);
+    .union(StatxFlags::MNT_ID)
+    .union(MNT_ID_UNIQUE);
 
 /// Kinds of call, counted for `.nameifs/stats`.
 #[derive(Clone, Copy)]
@@ -117,7 +121,7 @@ fn attr_of(x: &Statx) -> Result<Attr> {
     Ok(Attr {
         id: SourceId {
             dev: u64::from(x.stx_dev_major) << 32 | u64::from(x.stx_dev_minor),
-            mnt: if has(StatxFlags::MNT_ID) { x.stx_mnt_id } else { 0 },
+            mnt: if has(StatxFlags::MNT_ID.union(MNT_ID_UNIQUE)) { x.stx_mnt_id } else { 0 },
             ino: x.stx_ino,
             btime: has(StatxFlags::BTIME).then(|| time_of(x.stx_btime)),
         },
@@ -143,7 +147,12 @@ fn encode_dev(major: u32, minor: u32) -> u32 {
 
 /// f_type values of statfs(2) whose behaviour is known (magic.h).
 fn traits_of(f_type: u64) -> FsTraits {
-    let known = |name, stable_cookies, remote| FsTraits { stable_cookies, remote, name };
+    let known = |name, stable_cookies, remote| FsTraits {
+        stable_cookies,
+        remote,
+        birth_times: matches!(name, "ext4" | "xfs" | "btrfs" | "tmpfs" | "f2fs"),
+        name,
+    };
     match f_type & 0xffff_ffff {
         0xef53 => known("ext4", true, false),
         0x5846_5342 => known("xfs", true, false),

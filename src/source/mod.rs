@@ -141,6 +141,9 @@ pub struct FsTraits {
     pub stable_cookies: bool,
     /// Changes can come from another host, so no event tells of them.
     pub remote: bool,
+    /// An object keeps its birth time for life, so another birth time under the
+    /// same number is another object.
+    pub birth_times: bool,
     /// The filesystem's name for logs, such as `ext4`.
     pub name: &'static str,
 }

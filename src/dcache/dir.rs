@@ -1,0 +1,277 @@
+//! What is known of a directory as a whole (floor F3).
+//!
+//! Purpose: the directory lock, the counters that tell a stale fill from a good
+//! one, and the cached listing.
+//!
+//! Contract. `changes` grows with each change of a name below. Whoever reads names
+//! from the source takes [`Dir::begin`] first and hands the number back when the
+//! result is to be cached: if it grew meanwhile, the result is void. `epoch` grows
+//! when all names below become doubtful at once. Both move only under the
+//! directory lock; they are read without it.
+//!
+//! It does not read the source.
+
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::clock::Millis;
+use crate::source::{Kind, RawEntry, Time};
+use crate::sync::Arc;
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// A moment in the history of a directory; see [`Dir::begin`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment(u64);
+
+/// What a directory's own attributes said when its names were known to be right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// Its mtime.
+    pub mtime: Time,
+    /// Its ctime; a change of names always moves it, nobody can set it back.
+    pub ctime: Time,
+    /// Taken so soon after the ctime that a later change may bear the same time.
+    pub racy: bool,
+}
+
+/// State of the names below one directory.
+#[derive(Debug, Default)]
+pub struct Dir {
+    changes: AtomicU64,
+    epoch: AtomicU32,
+    /// When the names were last proved right; 0 when never.
+    checked: AtomicU64,
+    state: Mutex<DirState>,
+}
+
+/// What the directory lock guards besides the names themselves.
+#[derive(Debug, Default)]
+pub struct DirState {
+    /// See [`Stamp`]; none before the first check.
+    pub stamp: Option<Stamp>,
+    /// The whole listing, if it is cached.
+    listing: Option<Arc<Listing>>,
+}
+
+impl Dir {
+    /// To be called before names are read from the source.
+    pub fn begin(&self) -> Moment {
+        Moment(self.changes.load(Ordering::Acquire))
+    }
+
+    /// Names stamped with another epoch are doubtful.
+    pub fn epoch(&self) -> u32 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// When the names were last proved right; 0 when never.
+    pub fn checked(&self) -> Millis {
+        self.checked.load(Ordering::Acquire)
+    }
+
+    /// Takes the directory lock. Preconditions: no lock of rank 20 or above is held.
+    pub fn lock(&self) -> DirGuard<'_> {
+        DirGuard { dir: self, state: self.state.lock() }
+    }
+
+    /// Takes the directory lock if it is free; for those who go against the order.
+    pub fn try_lock(&self) -> Option<DirGuard<'_>> {
+        Some(DirGuard { dir: self, state: self.state.try_lock()? })
+    }
+
+    /// The cached listing.
+    pub fn listing(&self) -> Option<Arc<Listing>> {
+        self.state.lock().listing.clone()
+    }
+}
+
+/// The held directory lock; functions that need it ask for it as a witness.
+pub struct DirGuard<'a> {
+    dir: &'a Dir,
+    /// What the lock guards.
+    pub state: MutexGuard<'a, DirState>,
+}
+
+impl DirGuard<'_> {
+    /// Whether nothing changed since `moment`.
+    pub fn unchanged_since(&self, moment: Moment) -> bool {
+        self.dir.begin() == moment
+    }
+
+    /// The epoch, for stamping a name.
+    pub fn epoch(&self) -> u32 {
+        self.dir.epoch()
+    }
+
+    /// A name below changed: fills under way are void, the listing is gone.
+    pub fn change(&mut self) {
+        self.dir.changes.fetch_add(1, Ordering::AcqRel);
+        self.state.listing = None;
+    }
+
+    /// All names below are doubtful from now on.
+    pub fn doubt(&mut self) {
+        self.dir.epoch.fetch_add(1, Ordering::AcqRel);
+        self.state.stamp = None;
+        self.dir.checked.store(0, Ordering::Release);
+        self.change();
+    }
+
+    /// The names were right at `now`, when the directory looked like `stamp`.
+    pub fn prove(&mut self, stamp: Stamp, now: Millis) {
+        self.state.stamp = Some(stamp);
+        self.dir.checked.store(now, Ordering::Release);
+    }
+
+    /// Caches a whole listing that was begun at `moment`; whether it was good.
+    pub fn set_listing(&mut self, listing: Arc<Listing>, moment: Moment) -> bool {
+        let good = self.unchanged_since(moment);
+        if good {
+            self.state.listing = Some(listing);
+        }
+        good
+    }
+
+    /// Drops the listing alone, to save memory.
+    pub fn drop_listing(&mut self) -> usize {
+        self.state.listing.take().map_or(0, |l| l.bytes())
+    }
+}
+
+/// A complete listing of a directory, in the source's order, packed:
+/// cookie and inode number (8 bytes each), kind, length of the name, name.
+#[derive(Debug, Default)]
+pub struct Listing {
+    packed: Vec<u8>,
+    count: u32,
+    /// Where the bytes are counted while they are held.
+    gauge: Option<Arc<AtomicU64>>,
+}
+
+const FIXED: usize = 18;
+
+impl Listing {
+    /// Adds an entry at the end.
+    pub fn push(&mut self, entry: RawEntry<'_>) {
+        self.packed.extend_from_slice(&entry.cookie.to_ne_bytes());
+        self.packed.extend_from_slice(&entry.ino.to_ne_bytes());
+        self.packed.push(entry.kind.map_or(0, |k| k as u8));
+        self.packed.push(entry.name.len() as u8);
+        self.packed.extend_from_slice(entry.name);
+        self.count += 1;
+    }
+
+    /// No entry will be added any more; the bytes are counted in `gauge` from now on.
+    pub fn finish(&mut self, gauge: &Arc<AtomicU64>) {
+        self.packed.shrink_to_fit();
+        gauge.fetch_add(self.bytes() as u64, Ordering::Relaxed);
+        self.gauge = Some(gauge.clone());
+    }
+
+    /// Entries, `.` and `..` included.
+    pub fn len(&self) -> usize {
+        self.count as usize
+    }
+
+    /// Whether there is no entry.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        self.packed.capacity() + size_of::<Self>()
+    }
+
+    /// All entries.
+    pub fn iter(&self) -> Entries<'_> {
+        Entries { rest: &self.packed }
+    }
+
+    /// The entries after the one whose cookie is `cookie` (0: all); `None` if no
+    /// entry has it.
+    pub fn after(&self, cookie: u64) -> Option<Entries<'_>> {
+        let mut entries = self.iter();
+        if cookie == 0 {
+            return Some(entries);
+        }
+        while let Some(entry) = entries.next() {
+            if entry.cookie == cookie {
+                return Some(entries);
+            }
+        }
+        None
+    }
+}
+
+impl Drop for Listing {
+    fn drop(&mut self) {
+        if let Some(gauge) = &self.gauge {
+            gauge.fetch_sub(self.bytes() as u64, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Iterates over packed entries.
+#[derive(Clone, Debug)]
+pub struct Entries<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Iterator for Entries<'a> {
+    type Item = RawEntry<'a>;
+
+    fn next(&mut self) -> Option<RawEntry<'a>> {
+        let (fixed, rest) = self.rest.split_at_checked(FIXED)?;
+        let (name, rest) = rest.split_at(usize::from(fixed[17]));
+        self.rest = rest;
+        let number = |at: usize| {
+            u64::from_ne_bytes(fixed[at..at + 8].try_into().expect("eight bytes"))
+        };
+        Some(RawEntry {
+            cookie: number(0),
+            ino: number(8),
+            kind: Kind::from_dtype(fixed[16]),
+            name,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(cookie: u64, name: &[u8]) -> RawEntry<'_> {
+        RawEntry { ino: cookie * 10, kind: Some(Kind::Regular), cookie, name }
+    }
+
+    #[test]
+    fn a_listing_gives_back_what_was_pushed() {
+        let mut l = Listing::default();
+        let long = [b'x'; 255];
+        let entries = [entry(5, b"a"), entry(3, &long), RawEntry { kind: None, ..entry(9, b"\xff") }];
+        entries.iter().for_each(|e| l.push(*e));
+        let gauge = Arc::new(AtomicU64::new(0));
+        l.finish(&gauge);
+        assert_eq!(gauge.load(Ordering::Relaxed), l.bytes() as u64);
+        assert_eq!(l.iter().collect::<Vec<_>>(), entries);
+        assert_eq!(l.after(3).expect("known cookie").collect::<Vec<_>>(), entries[2..]);
+        assert_eq!(l.after(9).expect("known cookie").count(), 0);
+        assert!(l.after(4).is_none());
+        drop(l);
+        assert_eq!(gauge.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_change_voids_the_fill_that_began_before_it() {
+        let dir = Dir::default();
+        let moment = dir.begin();
+        dir.lock().change();
+        assert!(!dir.lock().set_listing(Arc::new(Listing::default()), moment));
+        assert!(dir.listing().is_none());
+        let moment = dir.begin();
+        assert!(dir.lock().set_listing(Arc::new(Listing::default()), moment));
+        assert!(dir.listing().is_some());
+        dir.lock().change();
+        assert!(dir.listing().is_none());
+    }
+}

@@ -1,0 +1,543 @@
+//! The dentry cache (floor F3).
+//!
+//! Purpose: which name below which directory is which inode, or is known to be
+//! absent. After fs/dcache.c and include/linux/dcache.h, with their words.
+//!
+//! Contract. Names below a directory change only under that directory's lock
+//! ([`Dir::lock`]); they are looked up without it. Lock order, outermost first:
+//!
+//! ```text
+//! Dir.lock                 two directories: by address        [20]
+//!   Dcache.links                                              [30]
+//!     dashmap shard of `hash` or `nodes` (one at a time)      [40]
+//!       dentry's slab, then inode's slab                      [50, 60]
+//! ```
+//!
+//! Invariants (numbers as in ARCHITECTURE.md): a dentry pins the inode of its
+//! parent and its own (I1); what the hash leads to has the key it is hashed
+//! under (I2).
+//!
+//! It does not read the source and decides nothing about freshness in time.
+
+mod dir;
+mod inode;
+mod shrink;
+
+pub use dir::{Dir, DirGuard, DirState, Entries, Listing, Moment, Stamp};
+pub use shrink::Sweep;
+pub use inode::{Device, Devices, Inode, InodeId, InodeRef, Inodes, NodeId, ROOT, VIRTUAL};
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+
+use dashmap::DashMap;
+use parking_lot::Mutex;
+
+use crate::error::{Errno, Result};
+use crate::name::{Filename, NameHash, QStr};
+use crate::slab::{ObjId, ObjTable, Registry, SlabFlags};
+use crate::source::{Attr, FsTraits};
+use crate::sync::Arc;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Names a dentry while it lives.
+pub type DentryId = ObjId;
+
+/// Names up to this length are part of the dentry (DNAME_INLINE_LEN).
+const DNAME_INLINE: usize = 22;
+const DNAME_64: usize = 64;
+const DNAME_256: usize = 256;
+
+/// A name, inline or in one of the external caches.
+enum DName {
+    Inline(u8, [u8; DNAME_INLINE]),
+    External64(u8, ObjId),
+    External256(u8, ObjId),
+}
+
+/// A name below a directory and what it is: an inode or nothing (negative).
+pub struct Dentry {
+    name: DName,
+    parent: InodeId,
+    inode: Option<InodeId>,
+    epoch: u32,
+    /// Used since the clock hand last passed.
+    referenced: AtomicBool,
+    /// Chosen by the shrinker: not to be found any more.
+    dead: bool,
+}
+
+/// What the cache says of a name.
+pub enum Cached<'a> {
+    /// It is this inode.
+    Positive(InodeRef<'a>),
+    /// It is known to be absent.
+    Negative,
+}
+
+/// What became of an answer that was to be cached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Added {
+    /// It is cached.
+    Kept,
+    /// It is cached, and the cache held something else for that name: a change
+    /// beneath went unseen so far.
+    Contradicted,
+    /// A change came between, or there was no memory: good for a reply, not kept.
+    Void,
+}
+
+/// Counters for `.nameifs/stats` and dentry-state.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Lookups answered by a positive dentry.
+    pub hits: AtomicU64,
+    /// Lookups answered by a negative dentry.
+    pub negative_hits: AtomicU64,
+    /// Lookups that had to ask the source.
+    pub misses: AtomicU64,
+    /// Negative dentries alive.
+    pub negative: AtomicU64,
+    /// Dentries freed by the shrinker.
+    pub reclaimed: AtomicU64,
+    /// Bytes of cached listings; each [`Listing`] adds and takes back its own.
+    pub listing_bytes: Arc<AtomicU64>,
+}
+
+/// Hash of (parent, name), as two halves so that an entry takes 12 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Key([u32; 2]);
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(u64::from(self.0[0]) << 32 | u64::from(self.0[1]));
+    }
+}
+
+/// A [`Key`] is a good hash already.
+#[derive(Default)]
+struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("a Key is one u64");
+    }
+    fn write_u64(&mut self, n: u64) {
+        self.0 = n;
+    }
+}
+
+/// Shards of the hash: enough that growing one stalls nobody for long.
+const SHARDS: usize = 256;
+
+/// All dentries of a mount, and its inodes.
+pub struct Dcache {
+    /// The inodes.
+    pub inodes: Inodes,
+    /// Counters.
+    pub counters: Counters,
+    dentries: ObjTable<Dentry>,
+    external64: ObjTable<[u8; DNAME_64]>,
+    external256: ObjTable<[u8; DNAME_256]>,
+    hash: DashMap<Key, DentryId, BuildHasherDefault<KeyHasher>>,
+    name_hash: NameHash,
+    /// Further names of inodes that have several: `Inode::alias` holds one.
+    links: Mutex<HashMap<InodeId, Vec<DentryId>>>,
+    /// Grows before and after a rename: an even and unchanged value means that a
+    /// path was built from one state of the tree (I10, `rename_lock`).
+    rename_seq: AtomicU64,
+    hand: AtomicU64,
+}
+
+impl Dcache {
+    /// Creates the caches in `registry`, with the root's inode.
+    ///
+    /// # Errors
+    /// ENOMEM.
+    pub fn new(registry: &Registry, root: &Attr, traits: FsTraits) -> Result<Self> {
+        Ok(Self {
+            dentries: ObjTable::create(registry, "dentry", SlabFlags::empty()),
+            inodes: Inodes::new(registry, root, traits)?,
+            external64: ObjTable::create(registry, "dname-64", SlabFlags::empty()),
+            external256: ObjTable::create(registry, "dname-256", SlabFlags::empty()),
+            counters: Counters::default(),
+            hash: DashMap::with_hasher_and_shard_amount(BuildHasherDefault::default(), SHARDS),
+            name_hash: NameHash::default(),
+            links: Mutex::new(HashMap::new()),
+            rename_seq: AtomicU64::new(0),
+            hand: AtomicU64::new(0),
+        })
+    }
+
+    fn key(&self, parent: InodeId, name: &[u8]) -> Key {
+        let hash = self.name_hash.below(parent.get(), name);
+        Key([(hash >> 32) as u32, hash as u32])
+    }
+
+    /// The dentry of `name` below `parent`, if hashed.
+    fn find(&self, parent: InodeId, name: &[u8]) -> Option<DentryId> {
+        let id = *self.hash.get(&self.key(parent, name))?;
+        let dentry = self.dentries.read(id)?;
+        (dentry.parent == parent && self.name_is(&dentry.name, name)).then_some(id)
+    }
+
+    /// d_lookup: what the cache says of a name that is not doubtful.
+    pub fn lookup(&self, parent: InodeId, dir: &Dir, name: QStr<'_>) -> Option<Cached<'_>> {
+        let name = name.as_bytes();
+        let id = *self.hash.get(&self.key(parent, name))?;
+        let dentry = self.dentries.read(id)?;
+        let same = dentry.parent == parent && self.name_is(&dentry.name, name);
+        if !same || dentry.dead || dentry.epoch != dir.epoch() {
+            return None;
+        }
+        if !dentry.referenced.load(Ordering::Relaxed) {
+            dentry.referenced.store(true, Ordering::Relaxed);
+        }
+        match dentry.inode {
+            // The dentry's own pin holds the inode while the slab is locked.
+            Some(inode) => self.inodes.pin(inode).map(Cached::Positive),
+            None => Some(Cached::Negative),
+        }
+    }
+
+    /// d_add: caches what the source said of `name` at `moment`.
+    pub fn add(
+        &self,
+        parent: InodeId,
+        guard: &mut DirGuard<'_>,
+        name: QStr<'_>,
+        inode: Option<InodeId>,
+        moment: Moment,
+    ) -> Added {
+        if !guard.unchanged_since(moment) {
+            return Added::Void;
+        }
+        match self.instantiate(parent, guard, name, inode) {
+            Ok(false) => Added::Kept,
+            Ok(true) => {
+                guard.change();
+                Added::Contradicted
+            }
+            Err(_) => Added::Void,
+        }
+    }
+
+    /// d_instantiate and d_delete: what `name` is from now on, by a change that this
+    /// mount made or was told of. Fills under way become void.
+    ///
+    /// # Errors
+    /// ENOMEM: the name is then not cached.
+    pub fn set(
+        &self,
+        parent: InodeId,
+        guard: &mut DirGuard<'_>,
+        name: QStr<'_>,
+        inode: Option<InodeId>,
+    ) -> Result<()> {
+        guard.change();
+        match self.instantiate(parent, guard, name, inode) {
+            Ok(_) => Ok(()),
+            Err(e) => {
+                self.remove(parent, guard, name);
+                Err(e)
+            }
+        }
+    }
+
+    /// Makes `name` what it is; whether the cache held it for something else.
+    fn instantiate(
+        &self,
+        parent: InodeId,
+        guard: &DirGuard<'_>,
+        name: QStr<'_>,
+        inode: Option<InodeId>,
+    ) -> Result<bool> {
+        let bytes = name.as_bytes();
+        let key = self.key(parent, bytes);
+        if let Some(id) = self.find(parent, bytes) {
+            let same = self.dentries.write(id).is_some_and(|mut dentry| {
+                dentry.epoch = guard.epoch();
+                *dentry.referenced.get_mut() = true;
+                dentry.inode == inode
+            });
+            if !same {
+                self.attach(id, inode);
+                let mut dentry = self.dentries.write(id).expect("I2: hashed dentries live");
+                let old = std::mem::replace(&mut dentry.inode, inode);
+                drop(dentry);
+                self.detach(id, old);
+            }
+            return Ok(!same);
+        }
+        if self.hash.contains_key(&key) {
+            // Another (parent, name) with the same 64-bit hash: this one stays
+            // uncached, which costs speed and nothing else.
+            return Err(Errno::NOMEM);
+        }
+        let dentry = Dentry {
+            name: self.alloc_name(bytes)?,
+            parent,
+            inode,
+            epoch: guard.epoch(),
+            referenced: AtomicBool::new(true),
+            dead: false,
+        };
+        let id = match self.dentries.insert(dentry) {
+            Ok(id) => id,
+            Err(_) => return Err(Errno::NOMEM),
+        };
+        if let Some(pin) = self.inodes.pin(parent) {
+            pin.into_pin();
+        }
+        self.attach(id, inode);
+        self.hash.insert(key, id);
+        Ok(false)
+    }
+
+    /// Makes dentry `id` a name of `inode`, or counts it as negative.
+    fn attach(&self, id: DentryId, inode: Option<InodeId>) {
+        let Some(inode) = inode else {
+            self.counters.negative.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        if let Some(pin) = self.inodes.pin(inode) {
+            pin.into_pin();
+        }
+        let mut links = self.links.lock();
+        let taken = self.inodes.with_mut(inode, |i| match i.alias {
+            None => {
+                i.alias = Some(id);
+                false
+            }
+            Some(_) => true,
+        });
+        if taken == Some(true) {
+            links.entry(inode).or_default().push(id);
+        }
+    }
+
+    /// Undoes [`Dcache::attach`].
+    fn detach(&self, id: DentryId, inode: Option<InodeId>) {
+        let Some(inode) = inode else {
+            self.counters.negative.fetch_sub(1, Ordering::Relaxed);
+            return;
+        };
+        {
+            let mut links = self.links.lock();
+            let was_first = self.inodes.with(inode, |i| i.alias == Some(id)) == Some(true);
+            let mut next = None;
+            if let Some(more) = links.get_mut(&inode) {
+                if was_first {
+                    next = more.pop();
+                } else {
+                    more.retain(|&other| other != id);
+                }
+                if more.is_empty() {
+                    links.remove(&inode);
+                }
+            }
+            if was_first {
+                self.inodes.with_mut(inode, |i| i.alias = next);
+            }
+        }
+        self.inodes.unpin(inode);
+    }
+
+    /// d_drop: forgets a name; whether it was cached. Does not count as a change.
+    pub fn remove(&self, parent: InodeId, _guard: &DirGuard<'_>, name: QStr<'_>) -> bool {
+        let Some(id) = self.find(parent, name.as_bytes()) else {
+            return false;
+        };
+        self.hash.remove(&self.key(parent, name.as_bytes()));
+        self.free(id);
+        true
+    }
+
+    /// Frees an unhashed dentry.
+    fn free(&self, id: DentryId) {
+        let dentry = self.dentries.remove(id).expect("unhashed once, freed once");
+        match dentry.name {
+            DName::Inline(..) => {}
+            DName::External64(_, name) => drop(self.external64.remove(name)),
+            DName::External256(_, name) => drop(self.external256.remove(name)),
+        }
+        self.detach(id, dentry.inode);
+        self.inodes.unpin(dentry.parent);
+    }
+
+    /// All names of an inode that are cached, as (parent, name), each handed to `f`
+    /// until one returns `Some`.
+    pub fn aliases<R>(
+        &self,
+        inode: InodeId,
+        mut f: impl FnMut(InodeId, &[u8]) -> Option<R>,
+    ) -> Option<R> {
+        let mut ids: smallvec::SmallVec<[DentryId; 4]> = smallvec::SmallVec::new();
+        {
+            let links = self.links.lock();
+            ids.extend(self.inodes.with(inode, |i| i.alias).flatten());
+            if let Some(more) = links.get(&inode) {
+                ids.extend_from_slice(more);
+            }
+        }
+        let mut copy = [0; DNAME_256];
+        for id in ids {
+            // The dentry may have become another one since: then it says so itself.
+            let Some((parent, len)) = self.dentries.read(id).and_then(|d| {
+                (d.inode == Some(inode)).then(|| (d.parent, self.copy_name(&d.name, &mut copy)))
+            }) else {
+                continue;
+            };
+            if let Some(found) = f(parent, &copy[..len]) {
+                return Some(found);
+            }
+        }
+        None
+    }
+
+    /// One step up: the parent of one name of `inode`, the name put in front of
+    /// `path`. `Ok(None)` if no name is cached.
+    ///
+    /// # Errors
+    /// ENAMETOOLONG if the name does not fit in front of `path`.
+    pub fn step_up(&self, inode: InodeId, path: &mut Filename) -> Result<Option<InodeId>> {
+        self.aliases(inode, |parent, name| {
+            Some(if path.prepend(name) { Ok(parent) } else { Err(Errno::NAMETOOLONG) })
+        })
+        .transpose()
+    }
+
+    /// d_path: the path of a directory or file from the root, in `path`.
+    ///
+    /// # Errors
+    /// ESTALE if no name leads from the root to it, ENAMETOOLONG.
+    pub fn d_path(&self, inode: InodeId, path: &mut Filename) -> Result<()> {
+        loop {
+            let seq = self.rename_read();
+            path.reset();
+            let mut at = inode;
+            while at != self.inodes.root() {
+                at = self.step_up(at, path)?.ok_or(Errno::STALE)?;
+            }
+            if self.rename_retry(seq) {
+                continue;
+            }
+            return Ok(());
+        }
+    }
+
+    /// Begins to build a path.
+    pub fn rename_read(&self) -> u64 {
+        loop {
+            let seq = self.rename_seq.load(Ordering::Acquire);
+            if seq & 1 == 0 {
+                return seq;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Whether a rename came since [`Dcache::rename_read`], so that a path is in doubt.
+    pub fn rename_retry(&self, seq: u64) -> bool {
+        self.rename_seq.load(Ordering::Acquire) != seq
+    }
+
+    /// d_move: `inode`, so far `old` below `old_parent`, is `new` below `new_parent`;
+    /// what `new` was is no longer named so, and `old` is absent. Preconditions: both
+    /// directory locks, which for one directory are one guard (`new_guard` is `None`).
+    pub fn rename(
+        &self,
+        (old_parent, old_guard, old): (InodeId, &mut DirGuard<'_>, QStr<'_>),
+        (new_parent, new_guard, new): (InodeId, Option<&mut DirGuard<'_>>, QStr<'_>),
+        inode: InodeId,
+    ) {
+        self.rename_seq.fetch_add(1, Ordering::AcqRel);
+        // A name that cannot be cached for want of memory is dropped by `set`, and
+        // looked up again when it is needed: no reason to fail the rename.
+        let _ = match new_guard {
+            Some(guard) => self.set(new_parent, guard, new, Some(inode)),
+            None => self.set(new_parent, old_guard, new, Some(inode)),
+        };
+        let _ = self.set(old_parent, old_guard, old, None);
+        self.rename_seq.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn alloc_name(&self, name: &[u8]) -> Result<DName> {
+        fn padded<const N: usize>(name: &[u8]) -> [u8; N] {
+            let mut buf = [0; N];
+            buf[..name.len()].copy_from_slice(name);
+            buf
+        }
+        let len = name.len() as u8;
+        Ok(match name.len() {
+            0..=DNAME_INLINE => DName::Inline(len, padded(name)),
+            0..=DNAME_64 => DName::External64(
+                len,
+                self.external64.insert(padded(name)).map_err(|_| Errno::NOMEM)?,
+            ),
+            _ => DName::External256(
+                len,
+                self.external256.insert(padded(name)).map_err(|_| Errno::NOMEM)?,
+            ),
+        })
+    }
+
+    fn name_is(&self, dname: &DName, name: &[u8]) -> bool {
+        match *dname {
+            DName::Inline(len, ref buf) => &buf[..usize::from(len)] == name,
+            DName::External64(len, id) => {
+                usize::from(len) == name.len()
+                    && self.external64.read(id).is_some_and(|buf| &buf[..name.len()] == name)
+            }
+            DName::External256(len, id) => {
+                usize::from(len) == name.len()
+                    && self.external256.read(id).is_some_and(|buf| &buf[..name.len()] == name)
+            }
+        }
+    }
+
+    /// Copies a name out; its length.
+    fn copy_name(&self, dname: &DName, to: &mut [u8; DNAME_256]) -> usize {
+        match *dname {
+            DName::Inline(len, ref buf) => {
+                to[..DNAME_INLINE].copy_from_slice(buf);
+                usize::from(len)
+            }
+            DName::External64(len, id) => {
+                if let Some(buf) = self.external64.read(id) {
+                    to[..DNAME_64].copy_from_slice(&*buf);
+                }
+                usize::from(len)
+            }
+            DName::External256(len, id) => {
+                if let Some(buf) = self.external256.read(id) {
+                    to.copy_from_slice(&*buf);
+                }
+                usize::from(len)
+            }
+        }
+    }
+
+    /// Dentries alive.
+    pub fn len(&self) -> usize {
+        self.dentries.len()
+    }
+
+    /// Whether no name is cached.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dentries_are_compact() {
+        assert!(size_of::<Dentry>() <= 40, "{}", size_of::<Dentry>());
+    }
+}

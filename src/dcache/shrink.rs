@@ -1,0 +1,210 @@
+//! Giving memory back (floor F3).
+//!
+//! Purpose: when the budget is exceeded, unused dentries go, the longest unused
+//! first as far as a CLOCK hand can tell (second chance); the hand runs over the
+//! slabs, so that whole slabs come free.
+//!
+//! Contract. The hand goes from dentry to directory, against the lock order, and
+//! so takes a directory lock only if it is free. Never freed: a dentry whose inode
+//! the kernel, an open file or a name below still refers to, because the path to
+//! it is built from its names.
+//!
+//! It does not ask the kernel to forget; `fs` does.
+
+use super::{DNAME_256, Dcache, DentryId, InodeId, QStr};
+use crate::sync::atomic::Ordering;
+
+/// What a pass of the hand should do with what it finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sweep {
+    /// Spare what was used since the last pass.
+    SecondChance,
+    /// Spare nothing that is unused.
+    Everything,
+}
+
+impl Dcache {
+    /// Bytes that the caches hold, tables and listings included.
+    pub fn bytes(&self) -> usize {
+        self.dentries.bytes()
+            + self.external64.bytes()
+            + self.external256.bytes()
+            + self.hash.capacity() * 13
+            + self.inodes.bytes()
+            + self.counters.listing_bytes.load(Ordering::Relaxed) as usize
+    }
+
+    /// Moves the hand until `count` dentries are freed or it has gone round twice;
+    /// how many were freed.
+    pub fn scan(&self, count: usize, sweep: Sweep) -> usize {
+        let slabs = self.dentries.slab_count() as u64;
+        let rounds = if sweep == Sweep::Everything { 1 } else { 2 };
+        let mut freed = 0;
+        for _ in 0..slabs * rounds {
+            if freed >= count {
+                break;
+            }
+            let slab = self.hand.fetch_add(1, Ordering::Relaxed) % slabs;
+            freed += self.scan_slab(slab as usize, sweep);
+        }
+        self.counters.reclaimed.fetch_add(freed as u64, Ordering::Relaxed);
+        freed
+    }
+
+    fn scan_slab(&self, slab: usize, sweep: Sweep) -> usize {
+        let mut victims = Vec::new();
+        self.dentries.scan_slab(slab, |id, dentry| {
+            let spared = sweep == Sweep::SecondChance
+                && dentry.referenced.swap(false, Ordering::Relaxed);
+            if !spared {
+                victims.push((id, dentry.parent));
+            }
+        });
+        victims.into_iter().filter(|&(id, parent)| self.evict(id, parent)).count()
+    }
+
+    /// Frees a dentry below `parent` if nothing needs it.
+    fn evict(&self, id: DentryId, parent: InodeId) -> bool {
+        let Some(dir) = self.inodes.with(parent, |i| i.dir().cloned()).flatten() else {
+            return false;
+        };
+        let Some(_guard) = dir.try_lock() else { return false };
+        let mut name = [0; DNAME_256];
+        let len = {
+            // Under the directory lock nobody else changes or frees a dentry below
+            // it; under its slab's lock nobody finds it and pins the inode.
+            let links = self.links.lock();
+            let Some(mut dentry) = self.dentries.write(id) else { return false };
+            if dentry.parent != parent || dentry.dead {
+                return false;
+            }
+            if let Some(inode) = dentry.inode {
+                let names = 1 + links.get(&inode).map_or(0, Vec::len) as u32;
+                let unused = self.inodes.with(inode, |i| i.nlookup() == 0 && i.pins() == names);
+                if unused != Some(true) {
+                    return false;
+                }
+            }
+            dentry.dead = true;
+            self.copy_name(&dentry.name, &mut name)
+        };
+        self.hash.remove_if(&self.key(parent, &name[..len]), |_, &v| v == id);
+        self.free(id);
+        true
+    }
+
+    /// Drops cached listings until `bytes` are freed or none is left; how many
+    /// bytes were freed.
+    pub fn drop_listings(&self, bytes: usize) -> usize {
+        let mut freed = 0;
+        for dir in self.inodes.dirs() {
+            if freed >= bytes {
+                break;
+            }
+            freed += dir.try_lock().map_or(0, |mut guard| guard.drop_listing());
+        }
+        freed
+    }
+
+    /// Everything that is cached is doubtful from now on: names, listings,
+    /// attributes.
+    pub fn doubt_all(&self) {
+        for dir in self.inodes.dirs() {
+            dir.lock().doubt();
+        }
+        for id in self.inodes.ids() {
+            self.inodes.with_mut(id, |inode| inode.forget_attr());
+        }
+    }
+
+    /// Gives free memory back to the system.
+    pub fn shrink(&self) {
+        self.dentries.shrink();
+        self.external64.shrink();
+        self.external256.shrink();
+        self.hash.shrink_to_fit();
+        self.inodes.shrink();
+    }
+
+    /// Cached names at some moment during the call, each handed to `f` with the
+    /// nodeid of its parent, without any lock held.
+    pub fn for_each_name(&self, mut f: impl FnMut(super::NodeId, QStr<'_>)) {
+        let mut names: Vec<(InodeId, Vec<u8>)> = Vec::new();
+        for slab in 0..self.dentries.slab_count() {
+            self.dentries.scan_slab(slab, |_, d| {
+                let mut name = [0; DNAME_256];
+                let len = self.copy_name(&d.name, &mut name);
+                names.push((d.parent, name[..len].to_vec()));
+            });
+            for (parent, name) in names.drain(..) {
+                let nodeid = self.inodes.with(parent, |i| i.nodeid());
+                if let (Some(nodeid), Ok(name)) = (nodeid, QStr::new(&name)) {
+                    f(nodeid, name);
+                }
+            }
+        }
+    }
+
+    /// The end of the mount: nothing refers to anything any more. What is then
+    /// still in use was leaked.
+    pub fn end(&self) {
+        for slab in 0..self.dentries.slab_count() {
+            let mut ids = Vec::new();
+            self.dentries.scan_slab(slab, |id, _| ids.push(id));
+            ids.into_iter().for_each(|id| self.free(id));
+        }
+        self.hash.clear();
+        self.inodes.end();
+    }
+
+    /// Whether the invariants hold; for tests, with no request under way.
+    ///
+    /// # Errors
+    /// Says what does not hold.
+    pub fn check(&self) -> Result<(), String> {
+        let mut pins: std::collections::HashMap<InodeId, u32> = [(self.inodes.root(), 1)].into();
+        let (mut negative, mut alive) = (0, 0);
+        let mut names = Vec::new();
+        for slab in 0..self.dentries.slab_count() {
+            self.dentries.scan_slab(slab, |id, d| {
+                let mut name = [0; DNAME_256];
+                let len = self.copy_name(&d.name, &mut name);
+                names.push((id, d.parent, name[..len].to_vec(), d.inode));
+            });
+        }
+        for (id, parent, name, inode) in names {
+            alive += 1;
+            *pins.entry(parent).or_default() += 1;
+            match inode {
+                Some(inode) => *pins.entry(inode).or_default() += 1,
+                None => negative += 1,
+            }
+            if self.find(parent, &name) != Some(id) {
+                return Err(format!("I2: {:?} is not found by its key", String::from_utf8_lossy(&name)));
+            }
+            if let Some(inode) = inode {
+                let named = self.aliases(inode, |p, n| (p == parent && n == name).then_some(()));
+                if named.is_none() {
+                    return Err(format!("I6: inode {inode:?} does not know its name"));
+                }
+            }
+        }
+        if alive != self.hash.len() {
+            return Err(format!("I2: {alive} dentries, {} hashed", self.hash.len()));
+        }
+        if negative != self.counters.negative.load(Ordering::Relaxed) {
+            return Err(format!("{negative} negative dentries are counted otherwise"));
+        }
+        for id in self.inodes.ids() {
+            let (has, nlookup) = self.inodes.with(id, |i| (i.pins(), i.nlookup())).unwrap_or((0, 0));
+            let wants = pins.remove(&id).unwrap_or(0);
+            if has < wants || (has == 0 && nlookup == 0) {
+                return Err(format!("I1: inode {id:?} has {has} pins of {wants}, nlookup {nlookup}"));
+            }
+        }
+        match pins.keys().next() {
+            Some(id) => Err(format!("I1: inode {id:?} is gone but named")),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,615 @@
+//! Resolving names (floor F4).
+//!
+//! Purpose: FUSE asks one component at a time, so [`Namei::lookup_one`] is the
+//! hot path: the dentry cache first (`lookup_fast`), the source second
+//! (`lookup_slow`). To act on an object the source needs a descriptor:
+//! [`Namei::node`] climbs from it to the nearest ancestor that has one, writing the
+//! path right to left into a borrowed name buffer, and opens that path beneath the
+//! ancestor. Walks of whole paths ([`Namei::walk`]) serve `nameifs resolve` and
+//! the tests.
+//!
+//! Contract: no lock is held around a call of the source. A result read from the
+//! source is cached only if its directory did not change meanwhile.
+//!
+//! It does not count the kernel's references and decides no timeouts; `fs` does.
+
+mod nodes;
+mod walk;
+
+pub use nodes::NodeLru;
+pub use walk::{Outcome, Step};
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::clock::{Clock, Millis};
+use crate::dcache::{Added, Cached, Dcache, Dir, InodeId, InodeRef, Stamp, Sweep};
+use crate::error::{Errno, Result};
+use crate::name::{Filename, Names, QStr};
+use crate::notice::{Notice, Notices};
+use crate::slab::Registry;
+use crate::source::{Attr, Kind, Source, Time};
+use crate::sync::Arc;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// When a cached name or attribute may be used without asking the source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coherence {
+    /// For a time after it was last proved.
+    Ttl,
+    /// Until it is dropped: the source does not change.
+    Frozen,
+    /// Never.
+    Strict,
+}
+
+/// [`Coherence`] with its times.
+#[derive(Clone, Copy, Debug)]
+pub struct Policy {
+    /// The mode.
+    pub coherence: Coherence,
+    /// How long a name is believed under `Ttl`.
+    pub ttl: Duration,
+    /// How long an absence is believed under `Ttl`.
+    pub negative_ttl: Duration,
+    /// How long attributes are believed under `Ttl`.
+    pub attr_ttl: Duration,
+}
+
+impl Policy {
+    /// How much longer something proved at `at` (0: never) is to be believed for `ttl`.
+    fn left(&self, at: Millis, now: Millis, ttl: Duration) -> Duration {
+        match self.coherence {
+            Coherence::Frozen => FOREVER,
+            Coherence::Strict => Duration::ZERO,
+            Coherence::Ttl if at == 0 => Duration::ZERO,
+            Coherence::Ttl => ttl.saturating_sub(Duration::from_millis(now.saturating_sub(at))),
+        }
+    }
+}
+
+/// A timeout that does not pass.
+pub const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
+/// After this time a change of a directory has another ctime than the one before:
+/// the tick of coarse timestamps on local filesystems, two seconds elsewhere.
+fn tick(remote: bool) -> Duration {
+    if remote { Duration::from_secs(2) } else { Duration::from_millis(20) }
+}
+
+/// What a name is.
+pub enum Found<'a> {
+    /// An inode.
+    Positive {
+        /// Pinned.
+        inode: InodeRef<'a>,
+        /// Its attributes.
+        attr: Attr,
+        /// How much longer the name may be believed.
+        name_left: Duration,
+        /// How much longer the attributes may be believed.
+        attr_left: Duration,
+    },
+    /// Absent.
+    Negative {
+        /// How much longer that may be believed.
+        left: Duration,
+    },
+}
+
+/// Resolves the names of one mount.
+pub struct Namei<S: Source> {
+    /// The mirrored tree.
+    pub source: S,
+    /// The cache.
+    pub dcache: Dcache,
+    /// The name buffers.
+    pub names: Names,
+    /// The time.
+    pub clock: Clock,
+    /// What has to be told to the kernel.
+    pub notices: Arc<Notices>,
+    policy: Policy,
+    nodes: NodeLru<S::Node>,
+    /// `st_dev` of the mount itself, which must never be entered; 0 while unknown.
+    own_dev: AtomicU64,
+    budget: u64,
+    inserts: AtomicU64,
+}
+
+/// Dentries added between two looks at the budget.
+const INSERTS_PER_CHECK: u64 = 1024;
+/// Notices that may wait for the notifier.
+const NOTICE_LIMIT: usize = 64 << 10;
+
+impl<S: Source> Namei<S> {
+    /// Caches over `source`, created in `registry`, for at most `budget` bytes and
+    /// `nodes` descriptors.
+    ///
+    /// # Errors
+    /// The source's, when its root cannot be read.
+    pub fn new(
+        source: S,
+        registry: &Registry,
+        clock: Clock,
+        policy: Policy,
+        budget: u64,
+        nodes: usize,
+    ) -> Result<Self> {
+        let root = source.root();
+        let attr = source.stat(&root)?;
+        let traits = source.fs_traits(&root)?;
+        Ok(Self {
+            names: Names::new(registry),
+            dcache: Dcache::new(registry, &attr, traits)?,
+            clock,
+            notices: Arc::new(Notices::new(NOTICE_LIMIT)),
+            policy,
+            nodes: NodeLru::new(nodes),
+            own_dev: AtomicU64::new(0),
+            budget,
+            inserts: AtomicU64::new(0),
+            source,
+        })
+    }
+
+    /// The rules of freshness.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Descriptors held now, and at most.
+    pub fn node_counts(&self) -> (usize, usize) {
+        self.nodes.counts()
+    }
+
+    /// Names the mount's own device: what lies on it is refused with ELOOP.
+    pub fn set_own_dev(&self, dev: u64) {
+        self.own_dev.store(dev, Ordering::Relaxed);
+    }
+
+    /// The state of a directory.
+    ///
+    /// # Errors
+    /// ENOTDIR, ESTALE if it is gone.
+    pub fn dir(&self, inode: InodeId) -> Result<Arc<Dir>> {
+        let dir = self.dcache.inodes.with(inode, |i| i.dir().cloned()).ok_or(Errno::STALE)?;
+        dir.ok_or(Errno::NOTDIR)
+    }
+
+    /// How much longer the names of a directory may be believed.
+    pub fn names_left(&self, dir: &Dir, now: Millis) -> Duration {
+        self.policy.left(dir.checked(), now, self.policy.ttl)
+    }
+
+    /// How much longer attributes read at `at` may be believed.
+    pub fn attr_left(&self, at: Millis, now: Millis) -> Duration {
+        self.policy.left(at, now, self.policy.attr_ttl)
+    }
+
+    fn negative_left(&self, dir: &Dir, now: Millis) -> Duration {
+        self.policy.left(dir.checked(), now, self.policy.negative_ttl)
+    }
+
+    /// What `name` below `parent` is.
+    ///
+    /// # Errors
+    /// ENOTDIR, ESTALE if `parent` is gone, and the source's (never ENOENT).
+    pub fn lookup_one(&self, parent: InodeId, name: QStr<'_>) -> Result<Found<'_>> {
+        let dir = self.dir(parent)?;
+        if let Some(found) = self.lookup_fast(parent, &dir, name)? {
+            return Ok(found);
+        }
+        self.dcache.counters.misses.fetch_add(1, Ordering::Relaxed);
+        self.lookup_slow(parent, &dir, name)
+    }
+
+    /// From the cache alone, but for the one check that proves a directory.
+    fn lookup_fast(
+        &self,
+        parent: InodeId,
+        dir: &Dir,
+        name: QStr<'_>,
+    ) -> Result<Option<Found<'_>>> {
+        if self.policy.coherence == Coherence::Strict {
+            return Ok(None);
+        }
+        let now = self.clock.now();
+        let counters = &self.dcache.counters;
+        match self.dcache.lookup(parent, dir, name) {
+            None => Ok(None),
+            Some(Cached::Negative) => {
+                let mut left = self.negative_left(dir, now);
+                if left.is_zero() {
+                    // One look at the directory proves all its absent names again.
+                    if !self.revalidate_dir(parent, dir)? {
+                        return Ok(None);
+                    }
+                    left = self.negative_left(dir, self.clock.now());
+                }
+                counters.negative_hits.fetch_add(1, Ordering::Relaxed);
+                Ok(Some(Found::Negative { left }))
+            }
+            Some(Cached::Positive(inode)) => {
+                let name_left = self.names_left(dir, now);
+                let devices = &self.dcache.inodes.devices;
+                let attr = self.dcache.inodes.with(inode.id(), |i| i.attr(devices)).flatten();
+                let Some((attr, at)) = attr else { return Ok(None) };
+                let attr_left = self.attr_left(at, now);
+                if name_left.is_zero() || attr_left.is_zero() {
+                    return Ok(None);
+                }
+                counters.hits.fetch_add(1, Ordering::Relaxed);
+                Ok(Some(Found::Positive { inode, attr, name_left, attr_left }))
+            }
+        }
+    }
+
+    /// Asks the source.
+    fn lookup_slow(&self, parent: InodeId, dir: &Dir, name: QStr<'_>) -> Result<Found<'_>> {
+        let moment = dir.begin();
+        let filename = self.names.getname_from(name.as_bytes())?;
+        let node = self.node(parent)?;
+        let asked = SystemTime::now();
+        match self.source.stat_at(&node, filename.as_cstr()) {
+            Ok(attr) => {
+                let now = self.clock.now();
+                let inode = self.iget(&attr, &node, &filename, now)?;
+                let mut guard = dir.lock();
+                let added = self.dcache.add(parent, &mut guard, name, Some(inode.id()), moment);
+                drop(guard);
+                self.added(parent, added);
+                let void = added == Added::Void;
+                Ok(Found::Positive {
+                    inode,
+                    attr,
+                    name_left: if void { Duration::ZERO } else { self.fresh(self.policy.ttl) },
+                    attr_left: if void { Duration::ZERO } else { self.fresh(self.policy.attr_ttl) },
+                })
+            }
+            Err(Errno::NOENT) => {
+                let proved = self.prove_negative(parent, dir, &node, asked)?;
+                let mut guard = dir.lock();
+                let added = self.dcache.add(parent, &mut guard, name, None, moment);
+                drop(guard);
+                self.added(parent, added);
+                let left = match (added, proved) {
+                    (Added::Void, _) | (_, false) => Duration::ZERO,
+                    _ => self.negative_left(dir, self.clock.now()),
+                };
+                Ok(Found::Negative { left })
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// What is left of `ttl` for something proved this moment.
+    fn fresh(&self, ttl: Duration) -> Duration {
+        self.policy.left(1, 1, ttl)
+    }
+
+    /// Under `Ttl` an absence is believed as long as the directory does not change:
+    /// sees to it that there is a stamp that was taken before a change could hide.
+    /// Whether the absence found at `asked` may be believed.
+    fn prove_negative(
+        &self,
+        parent: InodeId,
+        dir: &Dir,
+        node: &S::Node,
+        asked: SystemTime,
+    ) -> Result<bool> {
+        if self.policy.coherence != Coherence::Ttl
+            || !self.negative_left(dir, self.clock.now()).is_zero()
+        {
+            return Ok(self.policy.coherence != Coherence::Strict);
+        }
+        let moment = dir.begin();
+        let attr = self.source.stat(node)?;
+        let remote = self.is_remote(parent);
+        let stamp = Stamp { mtime: attr.mtime, ctime: attr.ctime, racy: false };
+        // Changed since the name was asked for, or too shortly before to tell.
+        if !is_older(attr.ctime, asked, tick(remote)) {
+            return Ok(false);
+        }
+        let mut guard = dir.lock();
+        if !guard.unchanged_since(moment) {
+            return Ok(false);
+        }
+        if guard.state.stamp.is_some_and(|s| s != stamp) {
+            guard.doubt();
+        }
+        guard.prove(stamp, self.clock.now());
+        Ok(true)
+    }
+
+    fn is_remote(&self, inode: InodeId) -> bool {
+        let device = self.dcache.inodes.with(inode, |i| i.device()).unwrap_or(0);
+        self.dcache.inodes.devices.get(device).traits.remote
+    }
+
+    /// Looks whether a directory is as it was when its names were proved; if so they
+    /// all are proved anew, if not they all are doubtful. Whether they are proved.
+    ///
+    /// # Errors
+    /// ESTALE if the directory is gone, and the source's.
+    pub fn revalidate_dir(&self, inode: InodeId, dir: &Dir) -> Result<bool> {
+        if dir.lock().state.stamp.is_none() {
+            return Ok(false);
+        }
+        let moment = dir.begin();
+        let node = self.node(inode)?;
+        let attr = self.source.stat(&node)?;
+        let stamp = self.stamp(inode, &attr);
+        let mut guard = dir.lock();
+        if !guard.unchanged_since(moment) {
+            return Ok(false);
+        }
+        let same = guard.state.stamp.is_some_and(|s| {
+            !s.racy && s.ctime == stamp.ctime && s.mtime == stamp.mtime
+        });
+        if same {
+            guard.prove(Stamp { racy: false, ..stamp }, self.clock.now());
+        } else {
+            guard.doubt();
+        }
+        Ok(same)
+    }
+
+    /// The stamp of a directory whose attributes were read just now.
+    pub fn stamp(&self, inode: InodeId, attr: &Attr) -> Stamp {
+        let racy = !is_older(attr.ctime, SystemTime::now(), tick(self.is_remote(inode)));
+        Stamp { mtime: attr.mtime, ctime: attr.ctime, racy }
+    }
+
+    /// Sees to what comes with a new dentry: the kernel's listing after a
+    /// contradiction, the budget now and then.
+    pub fn added(&self, parent: InodeId, added: Added) {
+        if added == Added::Contradicted
+            && let Some(nodeid) = self.dcache.inodes.with(parent, |i| i.nodeid())
+        {
+            self.notices.push(Notice::Inode { nodeid });
+        }
+        let inserts = self.inserts.fetch_add(1, Ordering::Relaxed);
+        if inserts % INSERTS_PER_CHECK == 0 {
+            self.stay_in_budget();
+        }
+    }
+
+    /// Frees unused dentries while the caches hold more than the budget; what the
+    /// kernel pins is asked back.
+    pub fn stay_in_budget(&self) {
+        let over = |dcache: &Dcache| dcache.bytes() as u64 > self.budget;
+        if !over(&self.dcache) {
+            return;
+        }
+        let batch = 2 * INSERTS_PER_CHECK as usize;
+        let freed = self.dcache.scan(batch, Sweep::SecondChance);
+        self.dcache.shrink();
+        if freed < batch && over(&self.dcache) {
+            let excess = (self.dcache.bytes() as u64).saturating_sub(self.budget);
+            self.dcache.drop_listings(excess as usize);
+            self.notices.push(Notice::Reclaim { names: batch });
+        }
+    }
+
+    /// The inode that `attr` is of; `name` below `node` leads to it.
+    ///
+    /// # Errors
+    /// ELOOP if it lies on this very mount, ENOMEM, the source's.
+    pub fn iget(
+        &self,
+        attr: &Attr,
+        dir: &S::Node,
+        name: &Filename,
+        now: Millis,
+    ) -> Result<InodeRef<'_>> {
+        let devices = &self.dcache.inodes.devices;
+        let device = match devices.index_of(&attr.id) {
+            Some(index) => index,
+            None => {
+                if attr.id.dev == self.own_dev.load(Ordering::Relaxed) {
+                    return Err(Errno::LOOP);
+                }
+                let node = self.source.open_node(dir, name.as_cstr())?;
+                devices.add(&attr.id, self.source.fs_traits(&node)?)
+            }
+        };
+        self.dcache.inodes.iget(attr, device, now)
+    }
+
+    /// Whether `attr` is of the inode `id`.
+    pub fn is_object(&self, id: InodeId, attr: &Attr) -> bool {
+        let index = self.dcache.inodes.devices.index_of(&attr.id);
+        index.is_some_and(|device| self.dcache.inodes.is_object(id, attr, device))
+    }
+
+    /// A descriptor of an inode: of a directory from the LRU if it is there.
+    ///
+    /// # Errors
+    /// ESTALE if no cached name leads to this very object any more, and the
+    /// source's.
+    pub fn node(&self, inode: InodeId) -> Result<S::Node> {
+        if inode == self.dcache.inodes.root() {
+            return Ok(self.source.root());
+        }
+        let key = self.dcache.inodes.with(inode, |i| (i.nodeid(), i.generation(), i.kind()));
+        let (nodeid, generation, kind) = key.ok_or(Errno::STALE)?;
+        if kind != Kind::Directory {
+            return self.open_by_name(inode);
+        }
+        if let Some(node) = self.nodes.get((nodeid, generation)) {
+            return Ok(node);
+        }
+        let node = self.open_by_path(inode)?;
+        self.nodes.insert((nodeid, generation), node.clone());
+        Ok(node)
+    }
+
+    /// Opens a directory by its path below the nearest ancestor with a descriptor.
+    fn open_by_path(&self, inode: InodeId) -> Result<S::Node> {
+        let mut path = self.names.getname()?;
+        loop {
+            let seq = self.dcache.rename_read();
+            path.reset();
+            let mut at = inode;
+            let base = loop {
+                if at == self.dcache.inodes.root() {
+                    break self.source.root();
+                }
+                if at != inode {
+                    let key = self.dcache.inodes.with(at, |i| (i.nodeid(), i.generation()));
+                    if let Some(node) = key.and_then(|key| self.nodes.get(key)) {
+                        break node;
+                    }
+                }
+                match self.dcache.step_up(at, &mut path) {
+                    Ok(Some(parent)) => at = parent,
+                    Ok(None) => return Err(Errno::STALE),
+                    // The path is longer than a buffer: the rest of it first.
+                    Err(_) => break self.node(at)?,
+                }
+            };
+            if self.dcache.rename_retry(seq) {
+                continue;
+            }
+            let opened = self.source.open_node(&base, path.as_cstr()).map_err(gone_is_stale);
+            return match opened.and_then(|node| Ok((self.source.stat(&node)?, node))) {
+                Ok((attr, node)) if self.is_object(inode, &attr) => Ok(node),
+                Ok(_) | Err(Errno::STALE) => {
+                    self.forget_names(inode);
+                    Err(Errno::STALE)
+                }
+                Err(e) => Err(e),
+            };
+        }
+    }
+
+    /// Opens an object by any of its names that still leads to it.
+    fn open_by_name(&self, inode: InodeId) -> Result<S::Node> {
+        self.by_any_name(inode, |dir, name| {
+            let node = self.source.open_node(dir, name.as_cstr())?;
+            let attr = self.source.stat(&node)?;
+            Ok((attr, node))
+        })
+        .map(|(_, node)| node)
+    }
+
+    /// Calls `f` with each name of an inode until the attributes it returns are the
+    /// inode's own. Names that lead elsewhere are dropped.
+    fn by_any_name<R>(
+        &self,
+        inode: InodeId,
+        f: impl Fn(&S::Node, &Filename) -> Result<(Attr, R)>,
+    ) -> Result<(Attr, R)> {
+        let mut names: smallvec::SmallVec<[(InodeId, Filename); 1]> = smallvec::SmallVec::new();
+        self.dcache.aliases(inode, |parent, name| {
+            // Beyond a handful of dead names it is not worth the memory.
+            match self.names.getname_from(name) {
+                Ok(filename) if names.len() < 8 => {
+                    names.push((parent, filename));
+                    None
+                }
+                _ => Some(()),
+            }
+        });
+        for (parent, filename) in &names {
+            let tried = self.node(*parent).and_then(|dir| f(&dir, filename)).map_err(gone_is_stale);
+            match tried {
+                Ok((attr, r)) if self.is_object(inode, &attr) => return Ok((attr, r)),
+                Ok(_) | Err(Errno::STALE) => self.forget_name(*parent, filename),
+                Err(e) => return Err(e),
+            }
+        }
+        Err(Errno::STALE)
+    }
+
+    /// Drops a name that did not lead where the cache said, and the listing with it.
+    pub fn forget_name(&self, parent: InodeId, name: &Filename) {
+        let Ok(name) = QStr::new(name.as_bytes()) else { return };
+        let Ok(dir) = self.dir(parent) else { return };
+        let mut guard = dir.lock();
+        let was_cached = self.dcache.remove(parent, &guard, name);
+        guard.change();
+        drop(guard);
+        if was_cached && let Some(nodeid) = self.dcache.inodes.with(parent, |i| i.nodeid()) {
+            let name = name.as_bytes().into();
+            self.notices.push(Notice::Entry { parent: nodeid, name });
+            self.notices.push(Notice::Inode { nodeid });
+        }
+    }
+
+    fn forget_names(&self, inode: InodeId) {
+        let Ok(mut path) = self.names.getname() else { return };
+        if let Ok(Some(parent)) = self.dcache.step_up(inode, &mut path) {
+            self.forget_name(parent, &path);
+        }
+    }
+
+    /// Attributes of an inode and how much longer they may be believed.
+    ///
+    /// # Errors
+    /// ESTALE if no cached name leads to it any more, and the source's.
+    pub fn getattr(&self, inode: InodeId) -> Result<(Attr, Duration)> {
+        let devices = &self.dcache.inodes.devices;
+        let cached = self.dcache.inodes.with(inode, |i| (i.attr(devices), i.kind()));
+        let (attr, kind) = cached.ok_or(Errno::STALE)?;
+        if let Some((attr, at)) = attr {
+            let left = self.attr_left(at, self.clock.now());
+            if !left.is_zero() {
+                return Ok((attr, left));
+            }
+        }
+        let attr = if kind == Kind::Directory {
+            let node = self.node(inode)?;
+            let attr = self.source.stat(&node)?;
+            if attr.nlink == 0 && inode != self.dcache.inodes.root() {
+                self.nodes.remove(self.key(inode));
+                self.forget_names(inode);
+                return Err(Errno::STALE);
+            }
+            attr
+        } else {
+            self.by_any_name(inode, |dir, name| {
+                Ok((self.source.stat_at(dir, name.as_cstr())?, ()))
+            })?
+            .0
+        };
+        self.took_attr(inode, &attr);
+        Ok((attr, self.fresh(self.policy.attr_ttl)))
+    }
+
+    /// Takes over attributes that were read just now.
+    pub fn took_attr(&self, inode: InodeId, attr: &Attr) {
+        let now = self.clock.now();
+        self.dcache.inodes.with_mut(inode, |i| i.set_attr(attr, now));
+    }
+
+    fn key(&self, inode: InodeId) -> (u64, u32) {
+        self.dcache.inodes.with(inode, |i| (i.nodeid(), i.generation())).unwrap_or_default()
+    }
+
+    /// Everything cached is dropped as far as nothing needs it, and doubtful for the
+    /// rest; the kernel is to be told by the caller.
+    pub fn drop_caches(&self) {
+        self.nodes.clear();
+        self.dcache.doubt_all();
+        self.dcache.scan(usize::MAX, Sweep::Everything);
+        self.dcache.shrink();
+        self.names.shrink();
+    }
+}
+
+/// A request for a *node* whose name leads nowhere is answered ESTALE, so that the
+/// kernel looks the name up again; ENOENT would be taken for an answer.
+fn gone_is_stale(e: Errno) -> Errno {
+    match e {
+        Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV => Errno::STALE,
+        other => other,
+    }
+}
+
+/// Whether `t` lies at least `by` before `than`.
+fn is_older(t: Time, than: SystemTime, by: Duration) -> bool {
+    let Ok(than) = than.duration_since(UNIX_EPOCH) else { return false };
+    let Some(limit) = than.checked_sub(by) else { return false };
+    t < Time { sec: limit.as_secs() as i64, nsec: limit.subsec_nanos() }
+}

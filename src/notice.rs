@@ -1,0 +1,117 @@
+//! What the kernel has to be told (floor F2).
+//!
+//! Purpose: whoever finds that the kernel may hold something untrue leaves a
+//! [`Notice`]; the transport's notifier thread takes them. That thread serves no
+//! request and holds no lock, because the kernel takes the directory's lock for an
+//! invalidation, and a LOOKUP or READDIR holds it until it is answered.
+//!
+//! Contract: leaving a notice never blocks. The queue is bounded; when it is full
+//! everything in it becomes one [`Notice::Everything`].
+
+use std::collections::VecDeque;
+
+use parking_lot::{Condvar, Mutex};
+
+/// One thing to tell the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// The name `name` below the directory `parent` is not what it was.
+    Entry {
+        /// nodeid of the directory.
+        parent: u64,
+        /// The name.
+        name: Box<[u8]>,
+    },
+    /// Attributes and cached contents (for a directory, its listing) are not what
+    /// they were.
+    Inode {
+        /// nodeid.
+        nodeid: u64,
+    },
+    /// Ask this many names back, so that the kernel lets go of their inodes.
+    Reclaim {
+        /// How many.
+        names: usize,
+    },
+    /// Nothing that the kernel holds is to be believed.
+    Everything,
+}
+
+/// Notices that wait for the notifier thread.
+#[derive(Debug)]
+pub struct Notices {
+    queue: Mutex<Queue>,
+    ready: Condvar,
+    capacity: usize,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    notices: VecDeque<Notice>,
+    closed: bool,
+}
+
+impl Notices {
+    /// A queue for `capacity` notices.
+    pub fn new(capacity: usize) -> Self {
+        Self { queue: Mutex::default(), ready: Condvar::new(), capacity }
+    }
+
+    /// Leaves a notice.
+    pub fn push(&self, notice: Notice) {
+        let mut queue = self.queue.lock();
+        if queue.closed || queue.notices.back() == Some(&notice) {
+            return;
+        }
+        if queue.notices.len() >= self.capacity {
+            queue.notices.clear();
+            queue.notices.push_back(Notice::Everything);
+        } else {
+            queue.notices.push_back(notice);
+        }
+        drop(queue);
+        self.ready.notify_one();
+    }
+
+    /// Takes the oldest notice; waits for one. `None` once closed.
+    pub fn pop(&self) -> Option<Notice> {
+        let mut queue = self.queue.lock();
+        loop {
+            if queue.closed {
+                return None;
+            }
+            if let Some(notice) = queue.notices.pop_front() {
+                return Some(notice);
+            }
+            self.ready.wait(&mut queue);
+        }
+    }
+
+    /// Takes the oldest notice if there is one.
+    pub fn try_pop(&self) -> Option<Notice> {
+        self.queue.lock().notices.pop_front()
+    }
+
+    /// The mount has ended: nobody is to be told anything any more.
+    pub fn close(&self) {
+        self.queue.lock().closed = true;
+        self.ready.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_queue_becomes_one_notice_about_everything() {
+        let notices = Notices::new(2);
+        for nodeid in 0..3 {
+            notices.push(Notice::Inode { nodeid });
+        }
+        assert_eq!(notices.try_pop(), Some(Notice::Everything));
+        assert_eq!(notices.try_pop(), None);
+        notices.close();
+        assert_eq!(notices.pop(), None);
+    }
+}
