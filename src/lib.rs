@@ -3,6 +3,8 @@
 pub mod clock;
 pub mod dcache;
 pub mod error;
+pub mod fs;
+pub mod fuse;
 pub mod name;
 pub mod namei;
 pub mod notice;

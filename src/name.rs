@@ -50,7 +50,11 @@ impl Names {
     pub fn getname(&self) -> Result<Filename> {
         let mut buf = self.cache.alloc().map_err(|_| Errno::NOMEM)?;
         buf.0[PATH_MAX - 1] = 0;
-        Ok(Filename { buf, start: PATH_MAX - 1, end: PATH_MAX - 1 })
+        Ok(Filename {
+            buf,
+            start: PATH_MAX - 1,
+            end: PATH_MAX - 1,
+        })
     }
 
     /// Borrows a buffer that holds `name`.
@@ -260,7 +264,10 @@ mod tests {
             rest = r;
         }
         let norm = |b| LastType::Norm(QStr::new(b).expect("valid"));
-        assert_eq!(seen, [norm(b"a"), LastType::Dot, LastType::DotDot, norm(b"b\xff")]);
+        assert_eq!(
+            seen,
+            [norm(b"a"), LastType::Dot, LastType::DotDot, norm(b"b\xff")]
+        );
         assert_eq!(rest, b"//");
     }
 

@@ -54,7 +54,16 @@ struct Queue {
 impl Notices {
     /// A queue for `capacity` notices.
     pub fn new(capacity: usize) -> Self {
-        Self { queue: Mutex::default(), ready: Condvar::new(), capacity }
+        Self {
+            queue: Mutex::default(),
+            ready: Condvar::new(),
+            capacity,
+        }
+    }
+
+    /// Notices that may wait.
+    pub fn capacity(&self) -> usize {
+        self.capacity
     }
 
     /// Leaves a notice.

@@ -70,12 +70,18 @@ impl Dir {
 
     /// Takes the directory lock. Preconditions: no lock of rank 20 or above is held.
     pub fn lock(&self) -> DirGuard<'_> {
-        DirGuard { dir: self, state: self.state.lock() }
+        DirGuard {
+            dir: self,
+            state: self.state.lock(),
+        }
     }
 
     /// Takes the directory lock if it is free; for those who go against the order.
     pub fn try_lock(&self) -> Option<DirGuard<'_>> {
-        Some(DirGuard { dir: self, state: self.state.try_lock()? })
+        Some(DirGuard {
+            dir: self,
+            state: self.state.try_lock()?,
+        })
     }
 
     /// The cached listing.
@@ -131,6 +137,11 @@ impl DirGuard<'_> {
         good
     }
 
+    /// Caches a listing again that [`DirGuard::doubt`] dropped under the same lock.
+    pub fn restore_listing(&mut self, listing: Arc<Listing>) {
+        self.state.listing = Some(listing);
+    }
+
     /// Drops the listing alone, to save memory.
     pub fn drop_listing(&mut self) -> usize {
         self.state.listing.take().map_or(0, |l| l.bytes())
@@ -143,6 +154,7 @@ impl DirGuard<'_> {
 pub struct Listing {
     packed: Vec<u8>,
     count: u32,
+    complete: bool,
     /// Where the bytes are counted while they are held.
     gauge: Option<Arc<AtomicU64>>,
 }
@@ -160,8 +172,10 @@ impl Listing {
         self.count += 1;
     }
 
-    /// No entry will be added any more; the bytes are counted in `gauge` from now on.
-    pub fn finish(&mut self, gauge: &Arc<AtomicU64>) {
+    /// No entry will be added any more, the last of the directory being among them if
+    /// it is `complete`; the bytes are counted in `gauge` from now on.
+    pub fn finish(&mut self, complete: bool, gauge: &Arc<AtomicU64>) {
+        self.complete = complete;
         self.packed.shrink_to_fit();
         gauge.fetch_add(self.bytes() as u64, Ordering::Relaxed);
         self.gauge = Some(gauge.clone());
@@ -175,6 +189,11 @@ impl Listing {
     /// Whether there is no entry.
     pub fn is_empty(&self) -> bool {
         self.count == 0
+    }
+
+    /// Whether it holds all names of the directory.
+    pub fn is_complete(&self) -> bool {
+        self.complete
     }
 
     /// Bytes held.
@@ -201,6 +220,18 @@ impl Listing {
         }
         None
     }
+
+    /// In a listing whose cookies ascend: the entries with a larger one.
+    pub fn after_sorted(&self, cookie: u64) -> Entries<'_> {
+        let mut entries = self.iter();
+        loop {
+            let before = entries.clone();
+            match entries.next() {
+                Some(entry) if entry.cookie <= cookie => {}
+                _ => return before,
+            }
+        }
+    }
 }
 
 impl Drop for Listing {
@@ -224,9 +255,8 @@ impl<'a> Iterator for Entries<'a> {
         let (fixed, rest) = self.rest.split_at_checked(FIXED)?;
         let (name, rest) = rest.split_at(usize::from(fixed[17]));
         self.rest = rest;
-        let number = |at: usize| {
-            u64::from_ne_bytes(fixed[at..at + 8].try_into().expect("eight bytes"))
-        };
+        let number =
+            |at: usize| u64::from_ne_bytes(fixed[at..at + 8].try_into().expect("eight bytes"));
         Some(RawEntry {
             cookie: number(0),
             ino: number(8),
@@ -241,20 +271,35 @@ mod tests {
     use super::*;
 
     fn entry(cookie: u64, name: &[u8]) -> RawEntry<'_> {
-        RawEntry { ino: cookie * 10, kind: Some(Kind::Regular), cookie, name }
+        RawEntry {
+            ino: cookie * 10,
+            kind: Some(Kind::Regular),
+            cookie,
+            name,
+        }
     }
 
     #[test]
     fn a_listing_gives_back_what_was_pushed() {
         let mut l = Listing::default();
         let long = [b'x'; 255];
-        let entries = [entry(5, b"a"), entry(3, &long), RawEntry { kind: None, ..entry(9, b"\xff") }];
+        let entries = [
+            entry(5, b"a"),
+            entry(3, &long),
+            RawEntry {
+                kind: None,
+                ..entry(9, b"\xff")
+            },
+        ];
         entries.iter().for_each(|e| l.push(*e));
         let gauge = Arc::new(AtomicU64::new(0));
-        l.finish(&gauge);
+        l.finish(true, &gauge);
         assert_eq!(gauge.load(Ordering::Relaxed), l.bytes() as u64);
         assert_eq!(l.iter().collect::<Vec<_>>(), entries);
-        assert_eq!(l.after(3).expect("known cookie").collect::<Vec<_>>(), entries[2..]);
+        assert_eq!(
+            l.after(3).expect("known cookie").collect::<Vec<_>>(),
+            entries[2..]
+        );
         assert_eq!(l.after(9).expect("known cookie").count(), 0);
         assert!(l.after(4).is_none());
         drop(l);

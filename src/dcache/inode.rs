@@ -56,6 +56,13 @@ pub struct Device {
     pub traits: FsTraits,
 }
 
+impl Device {
+    /// `st_dev` and mount of its objects.
+    pub fn ids(&self) -> (u64, u64) {
+        (self.dev, self.mnt)
+    }
+}
+
 /// Maps the source's identities to nodeids.
 ///
 /// * An object of the root's device keeps its inode number (below 2^63; not 0
@@ -76,7 +83,11 @@ pub struct Devices {
 impl Devices {
     fn new(root: &SourceId, traits: FsTraits) -> Self {
         Self {
-            list: RwLock::new(vec![Device { dev: root.dev, mnt: root.mnt, traits }]),
+            list: RwLock::new(vec![Device {
+                dev: root.dev,
+                mnt: root.mnt,
+                traits,
+            }]),
             root_ino: root.ino,
             remapped: DashMap::new(),
             next_remapped: AtomicU64::new(REMAPPED + 1),
@@ -86,7 +97,9 @@ impl Devices {
     /// The index of the device that holds `id`, if it was met before.
     pub fn index_of(&self, id: &SourceId) -> Option<u16> {
         let list = self.list.read();
-        let at = list.iter().position(|d| d.dev == id.dev && d.mnt == id.mnt)?;
+        let at = list
+            .iter()
+            .position(|d| d.dev == id.dev && d.mnt == id.mnt)?;
         Some(at as u16)
     }
 
@@ -97,7 +110,11 @@ impl Devices {
             return at as u16;
         }
         if list.len() < DEVICE_LIMIT {
-            list.push(Device { dev: id.dev, mnt: id.mnt, traits });
+            list.push(Device {
+                dev: id.dev,
+                mnt: id.mnt,
+                traits,
+            });
         }
         // Beyond the limit the last device's traits stand for the newcomer's;
         // its numbers are remapped, so nothing is mistaken for another object.
@@ -113,12 +130,13 @@ impl Devices {
     fn nodeid(&self, index: u16, id: &SourceId) -> NodeId {
         let device = self.get(index);
         let known = device.dev == id.dev && device.mnt == id.mnt;
-        self.nodeid_by_number(index, id.ino, known).unwrap_or_else(|| {
-            *self
-                .remapped
-                .entry((id.dev, id.mnt, id.ino))
-                .or_insert_with(|| self.next_remapped.fetch_add(1, Ordering::Relaxed))
-        })
+        self.nodeid_by_number(index, id.ino, known)
+            .unwrap_or_else(|| {
+                *self
+                    .remapped
+                    .entry((id.dev, id.mnt, id.ino))
+                    .or_insert_with(|| self.next_remapped.fetch_add(1, Ordering::Relaxed))
+            })
     }
 
     fn nodeid_by_number(&self, index: u16, ino: u64, known: bool) -> Option<NodeId> {
@@ -140,13 +158,25 @@ impl Devices {
         }
         self.nodeid_by_number(index, ino, true).unwrap_or_else(|| {
             let device = self.get(index);
-            self.nodeid(index, &SourceId { dev: device.dev, mnt: device.mnt, ino, btime: None })
+            self.nodeid(
+                index,
+                &SourceId {
+                    dev: device.dev,
+                    mnt: device.mnt,
+                    ino,
+                    btime: None,
+                },
+            )
         })
     }
 
     /// The `st_ino` that goes with a nodeid: they differ for the root alone.
     pub fn st_ino(&self, nodeid: NodeId) -> u64 {
-        if nodeid == ROOT { self.root_ino } else { nodeid }
+        if nodeid == ROOT {
+            self.root_ino
+        } else {
+            nodeid
+        }
     }
 
     /// The devices met so far.
@@ -159,11 +189,16 @@ impl Devices {
 /// timestamps (1901 to 2446) fits, nanoseconds below.
 fn pack_time(t: Time) -> Option<u64> {
     let sec = t.sec.checked_add(1 << 31)?;
-    (0..1 << 34).contains(&sec).then_some((sec as u64) << 30 | u64::from(t.nsec))
+    (0..1 << 34)
+        .contains(&sec)
+        .then_some((sec as u64) << 30 | u64::from(t.nsec))
 }
 
 fn unpack_time(t: u64) -> Time {
-    Time { sec: (t >> 30) as i64 - (1 << 31), nsec: (t & ((1 << 30) - 1)) as u32 }
+    Time {
+        sec: (t >> 30) as i64 - (1 << 31),
+        nsec: (t & ((1 << 30) - 1)) as u32,
+    }
 }
 
 /// [`Attr`] without identity and kind, in 56 bytes.
@@ -346,7 +381,12 @@ impl Inodes {
         let id = table.insert(inode).map_err(|_| Errno::NOMEM)?;
         let nodes = DashMap::new();
         nodes.insert(ROOT, id);
-        Ok(Self { table, nodes, devices, root: id })
+        Ok(Self {
+            table,
+            nodes,
+            devices,
+            root: id,
+        })
     }
 
     /// The root, which lives as long as the mount.
@@ -398,7 +438,10 @@ impl Inodes {
                     // Somebody made it since we looked.
                     inode.pins += 1;
                     inode.set_attr(attr, now);
-                    return Ok(InodeRef { inodes: self, id: old });
+                    return Ok(InodeRef {
+                        inodes: self,
+                        id: old,
+                    });
                 }
                 if fresh.generation == inode.generation {
                     fresh.generation = fresh.generation.wrapping_add(1);
@@ -422,7 +465,8 @@ impl Inodes {
     pub fn is_object(&self, id: InodeId, attr: &Attr, device: u16) -> bool {
         let btime = trusted_btime(attr, &self.devices.get(device));
         let nodeid = self.devices.nodeid(device, &attr.id);
-        self.with(id, |i| i.nodeid == nodeid && i.is_object(attr, btime)).unwrap_or(false)
+        self.with(id, |i| i.nodeid == nodeid && i.is_object(attr, btime))
+            .unwrap_or(false)
     }
 
     /// Reads an inode; `None` if it is gone.
@@ -443,7 +487,9 @@ impl Inodes {
 
     /// Takes a pin back that [`InodeRef::into_pin`] left.
     pub fn unpin(&self, id: InodeId) {
-        let Some(mut inode) = self.table.write(id) else { return };
+        let Some(mut inode) = self.table.write(id) else {
+            return;
+        };
         debug_assert!(inode.pins > 0, "I4: pins balance");
         inode.pins = inode.pins.saturating_sub(1);
         let (nodeid, hashed) = (inode.nodeid, inode.hashed);
@@ -473,7 +519,10 @@ impl Inodes {
     /// Frees an inode if it is still unused.
     fn reap(&self, nodeid: NodeId, id: InodeId) {
         let gone = self.nodes.remove_if(&nodeid, |_, &v| {
-            v == id && self.with(id, |i| i.pins == 0 && i.nlookup == 0).unwrap_or(false)
+            v == id
+                && self
+                    .with(id, |i| i.pins == 0 && i.nlookup == 0)
+                    .unwrap_or(false)
         });
         if gone.is_some() {
             self.table.remove(id);
@@ -503,7 +552,8 @@ impl Inodes {
     pub fn dirs(&self) -> Vec<Arc<Dir>> {
         let mut dirs = Vec::new();
         for slab in 0..self.table.slab_count() {
-            self.table.scan_slab(slab, |_, inode| dirs.extend(inode.dir.clone()));
+            self.table
+                .scan_slab(slab, |_, inode| dirs.extend(inode.dir.clone()));
         }
         dirs
     }
@@ -594,7 +644,12 @@ mod tests {
 
     #[test]
     fn times_keep_their_value_or_are_not_packed() {
-        for (sec, nsec) in [(0, 0), (-1, 999_999_999), (-(1 << 31), 0), ((1 << 34) - (1 << 31) - 1, 7)] {
+        for (sec, nsec) in [
+            (0, 0),
+            (-1, 999_999_999),
+            (-(1 << 31), 0),
+            ((1 << 34) - (1 << 31) - 1, 7),
+        ] {
             let t = Time { sec, nsec };
             assert_eq!(pack_time(t).map(unpack_time), Some(t));
         }

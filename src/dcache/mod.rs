@@ -24,8 +24,8 @@ mod inode;
 mod shrink;
 
 pub use dir::{Dir, DirGuard, DirState, Entries, Listing, Moment, Stamp};
-pub use shrink::Sweep;
 pub use inode::{Device, Devices, Inode, InodeId, InodeRef, Inodes, NodeId, ROOT, VIRTUAL};
+pub use shrink::Sweep;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
@@ -405,7 +405,11 @@ impl Dcache {
     /// ENAMETOOLONG if the name does not fit in front of `path`.
     pub fn step_up(&self, inode: InodeId, path: &mut Filename) -> Result<Option<InodeId>> {
         self.aliases(inode, |parent, name| {
-            Some(if path.prepend(name) { Ok(parent) } else { Err(Errno::NAMETOOLONG) })
+            Some(if path.prepend(name) {
+                Ok(parent)
+            } else {
+                Err(Errno::NAMETOOLONG)
+            })
         })
         .transpose()
     }
@@ -476,11 +480,15 @@ impl Dcache {
             0..=DNAME_INLINE => DName::Inline(len, padded(name)),
             0..=DNAME_64 => DName::External64(
                 len,
-                self.external64.insert(padded(name)).map_err(|_| Errno::NOMEM)?,
+                self.external64
+                    .insert(padded(name))
+                    .map_err(|_| Errno::NOMEM)?,
             ),
             _ => DName::External256(
                 len,
-                self.external256.insert(padded(name)).map_err(|_| Errno::NOMEM)?,
+                self.external256
+                    .insert(padded(name))
+                    .map_err(|_| Errno::NOMEM)?,
             ),
         })
     }
@@ -490,11 +498,17 @@ impl Dcache {
             DName::Inline(len, ref buf) => &buf[..usize::from(len)] == name,
             DName::External64(len, id) => {
                 usize::from(len) == name.len()
-                    && self.external64.read(id).is_some_and(|buf| &buf[..name.len()] == name)
+                    && self
+                        .external64
+                        .read(id)
+                        .is_some_and(|buf| &buf[..name.len()] == name)
             }
             DName::External256(len, id) => {
                 usize::from(len) == name.len()
-                    && self.external256.read(id).is_some_and(|buf| &buf[..name.len()] == name)
+                    && self
+                        .external256
+                        .read(id)
+                        .is_some_and(|buf| &buf[..name.len()] == name)
             }
         }
     }

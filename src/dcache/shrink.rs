@@ -34,6 +34,23 @@ impl Dcache {
             + self.counters.listing_bytes.load(Ordering::Relaxed) as usize
     }
 
+    /// Dentries that nothing needs, so that the hand could free them: an estimate, for
+    /// dentry-state.
+    pub fn unused(&self) -> usize {
+        let mut unused = 0;
+        for slab in 0..self.dentries.slab_count() {
+            self.dentries.scan_slab(slab, |_, d| {
+                let used = d.inode.is_some_and(|inode| {
+                    self.inodes
+                        .with(inode, |i| i.nlookup() > 0 || i.pins() > 1)
+                        .unwrap_or(false)
+                });
+                unused += usize::from(!used);
+            });
+        }
+        unused
+    }
+
     /// Moves the hand until `count` dentries are freed or it has gone round twice;
     /// how many were freed.
     pub fn scan(&self, count: usize, sweep: Sweep) -> usize {
@@ -47,20 +64,25 @@ impl Dcache {
             let slab = self.hand.fetch_add(1, Ordering::Relaxed) % slabs;
             freed += self.scan_slab(slab as usize, sweep);
         }
-        self.counters.reclaimed.fetch_add(freed as u64, Ordering::Relaxed);
+        self.counters
+            .reclaimed
+            .fetch_add(freed as u64, Ordering::Relaxed);
         freed
     }
 
     fn scan_slab(&self, slab: usize, sweep: Sweep) -> usize {
         let mut victims = Vec::new();
         self.dentries.scan_slab(slab, |id, dentry| {
-            let spared = sweep == Sweep::SecondChance
-                && dentry.referenced.swap(false, Ordering::Relaxed);
+            let spared =
+                sweep == Sweep::SecondChance && dentry.referenced.swap(false, Ordering::Relaxed);
             if !spared {
                 victims.push((id, dentry.parent));
             }
         });
-        victims.into_iter().filter(|&(id, parent)| self.evict(id, parent)).count()
+        victims
+            .into_iter()
+            .filter(|&(id, parent)| self.evict(id, parent))
+            .count()
     }
 
     /// Frees a dentry below `parent` if nothing needs it.
@@ -68,19 +90,25 @@ impl Dcache {
         let Some(dir) = self.inodes.with(parent, |i| i.dir().cloned()).flatten() else {
             return false;
         };
-        let Some(_guard) = dir.try_lock() else { return false };
+        let Some(_guard) = dir.try_lock() else {
+            return false;
+        };
         let mut name = [0; DNAME_256];
         let len = {
             // Under the directory lock nobody else changes or frees a dentry below
             // it; under its slab's lock nobody finds it and pins the inode.
             let links = self.links.lock();
-            let Some(mut dentry) = self.dentries.write(id) else { return false };
+            let Some(mut dentry) = self.dentries.write(id) else {
+                return false;
+            };
             if dentry.parent != parent || dentry.dead {
                 return false;
             }
             if let Some(inode) = dentry.inode {
                 let names = 1 + links.get(&inode).map_or(0, Vec::len) as u32;
-                let unused = self.inodes.with(inode, |i| i.nlookup() == 0 && i.pins() == names);
+                let unused = self
+                    .inodes
+                    .with(inode, |i| i.nlookup() == 0 && i.pins() == names);
                 if unused != Some(true) {
                     return false;
                 }
@@ -88,7 +116,8 @@ impl Dcache {
             dentry.dead = true;
             self.copy_name(&dentry.name, &mut name)
         };
-        self.hash.remove_if(&self.key(parent, &name[..len]), |_, &v| v == id);
+        self.hash
+            .remove_if(&self.key(parent, &name[..len]), |_, &v| v == id);
         self.free(id);
         true
     }
@@ -180,7 +209,10 @@ impl Dcache {
                 None => negative += 1,
             }
             if self.find(parent, &name) != Some(id) {
-                return Err(format!("I2: {:?} is not found by its key", String::from_utf8_lossy(&name)));
+                return Err(format!(
+                    "I2: {:?} is not found by its key",
+                    String::from_utf8_lossy(&name)
+                ));
             }
             if let Some(inode) = inode {
                 let named = self.aliases(inode, |p, n| (p == parent && n == name).then_some(()));
@@ -193,13 +225,20 @@ impl Dcache {
             return Err(format!("I2: {alive} dentries, {} hashed", self.hash.len()));
         }
         if negative != self.counters.negative.load(Ordering::Relaxed) {
-            return Err(format!("{negative} negative dentries are counted otherwise"));
+            return Err(format!(
+                "{negative} negative dentries are counted otherwise"
+            ));
         }
         for id in self.inodes.ids() {
-            let (has, nlookup) = self.inodes.with(id, |i| (i.pins(), i.nlookup())).unwrap_or((0, 0));
+            let (has, nlookup) = self
+                .inodes
+                .with(id, |i| (i.pins(), i.nlookup()))
+                .unwrap_or((0, 0));
             let wants = pins.remove(&id).unwrap_or(0);
             if has < wants || (has == 0 && nlookup == 0) {
-                return Err(format!("I1: inode {id:?} has {has} pins of {wants}, nlookup {nlookup}"));
+                return Err(format!(
+                    "I1: inode {id:?} has {has} pins of {wants}, nlookup {nlookup}"
+                ));
             }
         }
         match pins.keys().next() {

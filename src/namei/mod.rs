@@ -73,7 +73,11 @@ pub const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// After this time a change of a directory has another ctime than the one before:
 /// the tick of coarse timestamps on local filesystems, two seconds elsewhere.
 fn tick(remote: bool) -> Duration {
-    if remote { Duration::from_secs(2) } else { Duration::from_millis(20) }
+    if remote {
+        Duration::from_secs(2)
+    } else {
+        Duration::from_millis(20)
+    }
 }
 
 /// What a name is.
@@ -172,7 +176,11 @@ impl<S: Source> Namei<S> {
     /// # Errors
     /// ENOTDIR, ESTALE if it is gone.
     pub fn dir(&self, inode: InodeId) -> Result<Arc<Dir>> {
-        let dir = self.dcache.inodes.with(inode, |i| i.dir().cloned()).ok_or(Errno::STALE)?;
+        let dir = self
+            .dcache
+            .inodes
+            .with(inode, |i| i.dir().cloned())
+            .ok_or(Errno::STALE)?;
         dir.ok_or(Errno::NOTDIR)
     }
 
@@ -187,7 +195,8 @@ impl<S: Source> Namei<S> {
     }
 
     fn negative_left(&self, dir: &Dir, now: Millis) -> Duration {
-        self.policy.left(dir.checked(), now, self.policy.negative_ttl)
+        self.policy
+            .left(dir.checked(), now, self.policy.negative_ttl)
     }
 
     /// What `name` below `parent` is.
@@ -204,12 +213,7 @@ impl<S: Source> Namei<S> {
     }
 
     /// From the cache alone, but for the one check that proves a directory.
-    fn lookup_fast(
-        &self,
-        parent: InodeId,
-        dir: &Dir,
-        name: QStr<'_>,
-    ) -> Result<Option<Found<'_>>> {
+    fn lookup_fast(&self, parent: InodeId, dir: &Dir, name: QStr<'_>) -> Result<Option<Found<'_>>> {
         if self.policy.coherence == Coherence::Strict {
             return Ok(None);
         }
@@ -232,14 +236,25 @@ impl<S: Source> Namei<S> {
             Some(Cached::Positive(inode)) => {
                 let name_left = self.names_left(dir, now);
                 let devices = &self.dcache.inodes.devices;
-                let attr = self.dcache.inodes.with(inode.id(), |i| i.attr(devices)).flatten();
-                let Some((attr, at)) = attr else { return Ok(None) };
+                let attr = self
+                    .dcache
+                    .inodes
+                    .with(inode.id(), |i| i.attr(devices))
+                    .flatten();
+                let Some((attr, at)) = attr else {
+                    return Ok(None);
+                };
                 let attr_left = self.attr_left(at, now);
                 if name_left.is_zero() || attr_left.is_zero() {
                     return Ok(None);
                 }
                 counters.hits.fetch_add(1, Ordering::Relaxed);
-                Ok(Some(Found::Positive { inode, attr, name_left, attr_left }))
+                Ok(Some(Found::Positive {
+                    inode,
+                    attr,
+                    name_left,
+                    attr_left,
+                }))
             }
         }
     }
@@ -255,15 +270,25 @@ impl<S: Source> Namei<S> {
                 let now = self.clock.now();
                 let inode = self.iget(&attr, &node, &filename, now)?;
                 let mut guard = dir.lock();
-                let added = self.dcache.add(parent, &mut guard, name, Some(inode.id()), moment);
+                let added = self
+                    .dcache
+                    .add(parent, &mut guard, name, Some(inode.id()), moment);
                 drop(guard);
                 self.added(parent, added);
                 let void = added == Added::Void;
                 Ok(Found::Positive {
                     inode,
                     attr,
-                    name_left: if void { Duration::ZERO } else { self.fresh(self.policy.ttl) },
-                    attr_left: if void { Duration::ZERO } else { self.fresh(self.policy.attr_ttl) },
+                    name_left: if void {
+                        Duration::ZERO
+                    } else {
+                        self.fresh(self.policy.ttl)
+                    },
+                    attr_left: if void {
+                        Duration::ZERO
+                    } else {
+                        self.fresh(self.policy.attr_ttl)
+                    },
                 })
             }
             Err(Errno::NOENT) => {
@@ -305,7 +330,11 @@ impl<S: Source> Namei<S> {
         let moment = dir.begin();
         let attr = self.source.stat(node)?;
         let remote = self.is_remote(parent);
-        let stamp = Stamp { mtime: attr.mtime, ctime: attr.ctime, racy: false };
+        let stamp = Stamp {
+            mtime: attr.mtime,
+            ctime: attr.ctime,
+            racy: false,
+        };
         // Changed since the name was asked for, or too shortly before to tell.
         if !is_older(attr.ctime, asked, tick(remote)) {
             return Ok(false);
@@ -343,11 +372,18 @@ impl<S: Source> Namei<S> {
         if !guard.unchanged_since(moment) {
             return Ok(false);
         }
-        let same = guard.state.stamp.is_some_and(|s| {
-            !s.racy && s.ctime == stamp.ctime && s.mtime == stamp.mtime
-        });
+        let same = guard
+            .state
+            .stamp
+            .is_some_and(|s| !s.racy && s.ctime == stamp.ctime && s.mtime == stamp.mtime);
         if same {
-            guard.prove(Stamp { racy: false, ..stamp }, self.clock.now());
+            guard.prove(
+                Stamp {
+                    racy: false,
+                    ..stamp
+                },
+                self.clock.now(),
+            );
         } else {
             guard.doubt();
         }
@@ -357,7 +393,11 @@ impl<S: Source> Namei<S> {
     /// The stamp of a directory whose attributes were read just now.
     pub fn stamp(&self, inode: InodeId, attr: &Attr) -> Stamp {
         let racy = !is_older(attr.ctime, SystemTime::now(), tick(self.is_remote(inode)));
-        Stamp { mtime: attr.mtime, ctime: attr.ctime, racy }
+        Stamp {
+            mtime: attr.mtime,
+            ctime: attr.ctime,
+            racy,
+        }
     }
 
     /// Sees to what comes with a new dentry: the kernel's listing after a
@@ -431,7 +471,10 @@ impl<S: Source> Namei<S> {
         if inode == self.dcache.inodes.root() {
             return Ok(self.source.root());
         }
-        let key = self.dcache.inodes.with(inode, |i| (i.nodeid(), i.generation(), i.kind()));
+        let key = self
+            .dcache
+            .inodes
+            .with(inode, |i| (i.nodeid(), i.generation(), i.kind()));
         let (nodeid, generation, kind) = key.ok_or(Errno::STALE)?;
         if kind != Kind::Directory {
             return self.open_by_name(inode);
@@ -456,7 +499,10 @@ impl<S: Source> Namei<S> {
                     break self.source.root();
                 }
                 if at != inode {
-                    let key = self.dcache.inodes.with(at, |i| (i.nodeid(), i.generation()));
+                    let key = self
+                        .dcache
+                        .inodes
+                        .with(at, |i| (i.nodeid(), i.generation()));
                     if let Some(node) = key.and_then(|key| self.nodes.get(key)) {
                         break node;
                     }
@@ -471,7 +517,10 @@ impl<S: Source> Namei<S> {
             if self.dcache.rename_retry(seq) {
                 continue;
             }
-            let opened = self.source.open_node(&base, path.as_cstr()).map_err(gone_is_stale);
+            let opened = self
+                .source
+                .open_node(&base, path.as_cstr())
+                .map_err(gone_is_stale);
             return match opened.and_then(|node| Ok((self.source.stat(&node)?, node))) {
                 Ok((attr, node)) if self.is_object(inode, &attr) => Ok(node),
                 Ok(_) | Err(Errno::STALE) => {
@@ -512,7 +561,10 @@ impl<S: Source> Namei<S> {
             }
         });
         for (parent, filename) in &names {
-            let tried = self.node(*parent).and_then(|dir| f(&dir, filename)).map_err(gone_is_stale);
+            let tried = self
+                .node(*parent)
+                .and_then(|dir| f(&dir, filename))
+                .map_err(gone_is_stale);
             match tried {
                 Ok((attr, r)) if self.is_object(inode, &attr) => return Ok((attr, r)),
                 Ok(_) | Err(Errno::STALE) => self.forget_name(*parent, filename),
@@ -524,7 +576,9 @@ impl<S: Source> Namei<S> {
 
     /// Drops a name that did not lead where the cache said, and the listing with it.
     pub fn forget_name(&self, parent: InodeId, name: &Filename) {
-        let Ok(name) = QStr::new(name.as_bytes()) else { return };
+        let Ok(name) = QStr::new(name.as_bytes()) else {
+            return;
+        };
         let Ok(dir) = self.dir(parent) else { return };
         let mut guard = dir.lock();
         let was_cached = self.dcache.remove(parent, &guard, name);
@@ -532,13 +586,18 @@ impl<S: Source> Namei<S> {
         drop(guard);
         if was_cached && let Some(nodeid) = self.dcache.inodes.with(parent, |i| i.nodeid()) {
             let name = name.as_bytes().into();
-            self.notices.push(Notice::Entry { parent: nodeid, name });
+            self.notices.push(Notice::Entry {
+                parent: nodeid,
+                name,
+            });
             self.notices.push(Notice::Inode { nodeid });
         }
     }
 
     fn forget_names(&self, inode: InodeId) {
-        let Ok(mut path) = self.names.getname() else { return };
+        let Ok(mut path) = self.names.getname() else {
+            return;
+        };
         if let Ok(Some(parent)) = self.dcache.step_up(inode, &mut path) {
             self.forget_name(parent, &path);
         }
@@ -550,7 +609,10 @@ impl<S: Source> Namei<S> {
     /// ESTALE if no cached name leads to it any more, and the source's.
     pub fn getattr(&self, inode: InodeId) -> Result<(Attr, Duration)> {
         let devices = &self.dcache.inodes.devices;
-        let cached = self.dcache.inodes.with(inode, |i| (i.attr(devices), i.kind()));
+        let cached = self
+            .dcache
+            .inodes
+            .with(inode, |i| (i.attr(devices), i.kind()));
         let (attr, kind) = cached.ok_or(Errno::STALE)?;
         if let Some((attr, at)) = attr {
             let left = self.attr_left(at, self.clock.now());
@@ -580,11 +642,16 @@ impl<S: Source> Namei<S> {
     /// Takes over attributes that were read just now.
     pub fn took_attr(&self, inode: InodeId, attr: &Attr) {
         let now = self.clock.now();
-        self.dcache.inodes.with_mut(inode, |i| i.set_attr(attr, now));
+        self.dcache
+            .inodes
+            .with_mut(inode, |i| i.set_attr(attr, now));
     }
 
     fn key(&self, inode: InodeId) -> (u64, u32) {
-        self.dcache.inodes.with(inode, |i| (i.nodeid(), i.generation())).unwrap_or_default()
+        self.dcache
+            .inodes
+            .with(inode, |i| (i.nodeid(), i.generation()))
+            .unwrap_or_default()
     }
 
     /// Everything cached is dropped as far as nothing needs it, and doubtful for the
@@ -609,7 +676,14 @@ fn gone_is_stale(e: Errno) -> Errno {
 
 /// Whether `t` lies at least `by` before `than`.
 fn is_older(t: Time, than: SystemTime, by: Duration) -> bool {
-    let Ok(than) = than.duration_since(UNIX_EPOCH) else { return false };
-    let Some(limit) = than.checked_sub(by) else { return false };
-    t < Time { sec: limit.as_secs() as i64, nsec: limit.subsec_nanos() }
+    let Ok(than) = than.duration_since(UNIX_EPOCH) else {
+        return false;
+    };
+    let Some(limit) = than.checked_sub(by) else {
+        return false;
+    };
+    t < Time {
+        sec: limit.as_secs() as i64,
+        nsec: limit.subsec_nanos(),
+    }
 }

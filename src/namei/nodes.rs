@@ -33,8 +33,17 @@ struct Slot<N> {
 impl<N: Clone> NodeLru<N> {
     /// For at most `capacity` descriptors, at least one for each shard.
     pub fn new(capacity: usize) -> Self {
-        let shard = || Mutex::new(Shard { map: HashMap::new(), slots: Vec::new(), hand: 0 });
-        Self { shards: std::array::from_fn(|_| shard()), capacity: (capacity / SHARDS).max(1) }
+        let shard = || {
+            Mutex::new(Shard {
+                map: HashMap::new(),
+                slots: Vec::new(),
+                hand: 0,
+            })
+        };
+        Self {
+            shards: std::array::from_fn(|_| shard()),
+            capacity: (capacity / SHARDS).max(1),
+        }
     }
 
     fn shard(&self, key: Key) -> &Mutex<Shard<N>> {
@@ -59,7 +68,11 @@ impl<N: Clone> NodeLru<N> {
             shard.slots[at].node = node;
             return;
         }
-        let slot = Slot { key, node, referenced: false };
+        let slot = Slot {
+            key,
+            node,
+            referenced: false,
+        };
         if shard.slots.len() < self.capacity {
             shard.map.insert(key, shard.slots.len());
             shard.slots.push(slot);
@@ -82,7 +95,9 @@ impl<N: Clone> NodeLru<N> {
     pub fn remove(&self, key: Key) {
         let mut guard = self.shard(key).lock();
         let shard = &mut *guard;
-        let Some(at) = shard.map.remove(&key) else { return };
+        let Some(at) = shard.map.remove(&key) else {
+            return;
+        };
         let old = shard.slots.swap_remove(at);
         if let Some(moved) = shard.slots.get(at) {
             shard.map.insert(moved.key, at);

@@ -105,15 +105,22 @@ impl<S: Source> Namei<S> {
         let missed = counters.misses.load(Ordering::Relaxed) != misses;
         let (object, hit) = match &found {
             Found::Positive { inode, attr, .. } => {
-                let nodeid: NodeId =
-                    self.dcache.inodes.with(inode.id(), |i| i.nodeid()).unwrap_or_default();
+                let nodeid: NodeId = self
+                    .dcache
+                    .inodes
+                    .with(inode.id(), |i| i.nodeid())
+                    .unwrap_or_default();
                 let ino = self.dcache.inodes.devices.st_ino(nodeid);
                 (Some((ino, attr.kind)), Outcome::Hit)
             }
             Found::Negative { .. } => (None, Outcome::NegativeHit),
         };
         let outcome = if missed { Outcome::Miss } else { hit };
-        step(Step { name: name.as_bytes().to_vec(), object, outcome });
+        step(Step {
+            name: name.as_bytes().to_vec(),
+            object,
+            outcome,
+        });
         match found {
             Found::Positive { inode, attr, .. } => Ok((inode, attr.kind)),
             Found::Negative { .. } => Err(Errno::NOENT),
@@ -133,7 +140,11 @@ impl<S: Source> Namei<S> {
     /// # Errors
     /// EINVAL if it is none, ESTALE if it is gone, and the source's.
     pub fn readlink(&self, inode: InodeId) -> Result<Vec<u8>> {
-        let kind = self.dcache.inodes.with(inode, |i| i.kind()).ok_or(Errno::STALE)?;
+        let kind = self
+            .dcache
+            .inodes
+            .with(inode, |i| i.kind())
+            .ok_or(Errno::STALE)?;
         if kind != Kind::Symlink {
             return Err(Errno::INVAL);
         }

@@ -15,7 +15,9 @@ struct Inner<T> {
 
 impl<T> Clone for KmemCache<T> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone() }
+        Self {
+            inner: self.inner.clone(),
+        }
     }
 }
 
@@ -27,7 +29,12 @@ impl<T: Send + 'static> KmemCache<T> {
         _flags: SlabFlags,
         ctor: impl Fn() -> T + Send + Sync + 'static,
     ) -> Self {
-        Self { inner: Arc::new(Inner { ctor: Box::new(ctor), free: Mutex::new(Vec::new()) }) }
+        Self {
+            inner: Arc::new(Inner {
+                ctor: Box::new(ctor),
+                free: Mutex::new(Vec::new()),
+            }),
+        }
     }
 
     /// Gives empty slabs back to the system; their bytes.
@@ -37,8 +44,16 @@ impl<T: Send + 'static> KmemCache<T> {
 
     /// Lends an object, in the state in which it was last given back.
     pub fn alloc(&self) -> Result<Obj<T>, AllocError> {
-        let object = self.inner.free.lock().pop().unwrap_or_else(|| Box::new((self.inner.ctor)()));
-        Ok(Obj { object: Some(object), cache: self.inner.clone() })
+        let object = self
+            .inner
+            .free
+            .lock()
+            .pop()
+            .unwrap_or_else(|| Box::new((self.inner.ctor)()));
+        Ok(Obj {
+            object: Some(object),
+            cache: self.inner.clone(),
+        })
     }
 }
 

@@ -34,7 +34,9 @@ pub struct Registry {
 impl Registry {
     /// A registry without caches.
     pub fn new() -> Arc<Self> {
-        Arc::new(Self { caches: Mutex::new(Vec::new()) })
+        Arc::new(Self {
+            caches: Mutex::new(Vec::new()),
+        })
     }
 
     pub(super) fn register(&self, source: Source) {

@@ -28,9 +28,15 @@ pub struct ObjTable<T> {
 }
 
 /// Shared access to one object; other objects of its slab stay readable.
-pub struct ReadGuard<'a, T>(parking_lot::ArcRwLockReadGuard<parking_lot::RawRwLock, T>, std::marker::PhantomData<&'a T>);
+pub struct ReadGuard<'a, T>(
+    parking_lot::ArcRwLockReadGuard<parking_lot::RawRwLock, T>,
+    std::marker::PhantomData<&'a T>,
+);
 /// Exclusive access to one object.
-pub struct WriteGuard<'a, T>(parking_lot::ArcRwLockWriteGuard<parking_lot::RawRwLock, T>, std::marker::PhantomData<&'a T>);
+pub struct WriteGuard<'a, T>(
+    parking_lot::ArcRwLockWriteGuard<parking_lot::RawRwLock, T>,
+    std::marker::PhantomData<&'a T>,
+);
 
 impl<T> std::ops::Deref for ReadGuard<'_, T> {
     type Target = T;
@@ -53,7 +59,10 @@ impl<T> std::ops::DerefMut for WriteGuard<'_, T> {
 impl<T: Send + Sync + 'static> ObjTable<T> {
     /// Creates a table.
     pub fn create(_registry: &Registry, _name: &str, _flags: SlabFlags) -> Self {
-        Self { inner: Arc::new(RwLock::new(slab::Slab::new())), _m: Mutex::new(()) }
+        Self {
+            inner: Arc::new(RwLock::new(slab::Slab::new())),
+            _m: Mutex::new(()),
+        }
     }
 
     /// Stores an object.

@@ -52,7 +52,15 @@ enum Call {
 }
 
 const CALL_NAMES: [&str; 10] = [
-    "openat2", "statx", "readlink", "getdents", "statfs", "open", "pread", "lseek", "getxattr",
+    "openat2",
+    "statx",
+    "readlink",
+    "getdents",
+    "statfs",
+    "open",
+    "pread",
+    "lseek",
+    "getxattr",
     "listxattr",
 ];
 
@@ -71,7 +79,10 @@ impl HostSource {
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(path, flags, Mode::empty())?;
-        Ok(Self { root: Arc::new(root), calls: std::array::from_fn(|_| AtomicU64::new(0)) })
+        Ok(Self {
+            root: Arc::new(root),
+            calls: std::array::from_fn(|_| AtomicU64::new(0)),
+        })
     }
 
     fn count(&self, call: Call) {
@@ -83,7 +94,11 @@ impl HostSource {
         self.count(Call::Open);
         // The magic link is followed on purpose: it leads to the pinned object
         // and nowhere else.
-        rustix::fs::open(fd_path(node).as_cstr(), flags | OFlags::CLOEXEC, Mode::empty())
+        rustix::fs::open(
+            fd_path(node).as_cstr(),
+            flags | OFlags::CLOEXEC,
+            Mode::empty(),
+        )
     }
 
     fn statx(&self, dir: &OwnedFd, name: &CStr, flags: AtFlags) -> Result<Attr> {
@@ -112,7 +127,10 @@ fn fd_path(fd: &OwnedFd) -> FdPath {
 }
 
 fn time_of(t: StatxTimestamp) -> Time {
-    Time { sec: t.tv_sec, nsec: t.tv_nsec }
+    Time {
+        sec: t.tv_sec,
+        nsec: t.tv_nsec,
+    }
 }
 
 fn attr_of(x: &Statx) -> Result<Attr> {
@@ -121,7 +139,11 @@ fn attr_of(x: &Statx) -> Result<Attr> {
     Ok(Attr {
         id: SourceId {
             dev: u64::from(x.stx_dev_major) << 32 | u64::from(x.stx_dev_minor),
-            mnt: if has(StatxFlags::MNT_ID.union(MNT_ID_UNIQUE)) { x.stx_mnt_id } else { 0 },
+            mnt: if has(StatxFlags::MNT_ID.union(MNT_ID_UNIQUE)) {
+                x.stx_mnt_id
+            } else {
+                0
+            },
             ino: x.stx_ino,
             btime: has(StatxFlags::BTIME).then(|| time_of(x.stx_btime)),
         },

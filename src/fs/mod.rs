@@ -1,0 +1,378 @@
+//! The filesystem in our own words (floor F5).
+//!
+//! Purpose: one function for each request, taking and returning plain values, so
+//! that a transport only translates. The only place that knows both requests and
+//! timeouts, and the only one that raises the kernel's reference counts.
+//!
+//! Contract: may be called from any number of threads. No lock is held around a
+//! call of the source. A node whose object is gone is answered ESTALE (the kernel
+//! then looks the name up again), a name that is absent ENOENT.
+//!
+//! It does not know FUSE's structures.
+
+mod file;
+mod readdir;
+mod stats;
+mod virt;
+
+pub use file::{FileId, Opened};
+pub use readdir::DirEntry;
+pub use stats::{Op, Requests};
+
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::dcache::{InodeId, NodeId, ROOT};
+use crate::error::{Errno, Result};
+use crate::name::QStr;
+pub use crate::namei::Coherence;
+use crate::namei::{FOREVER, Found, Namei, Policy};
+use crate::notice::{Notice, Notices};
+use crate::slab::{CacheInfo, Registry};
+use crate::source::{Attr, Source, StatFs};
+use crate::sync::Arc;
+
+use file::Files;
+use virt::Virt;
+
+/// How the virtual files show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlabinfoMode {
+    /// Openable in the root, not listed.
+    Hidden,
+    /// Listed too.
+    Listed,
+    /// Absent.
+    Off,
+}
+
+/// When directories are read with attributes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readdirplus {
+    /// The kernel guesses from what the reader did before.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// What can be chosen at mount.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// When cached names are used without asking.
+    pub coherence: Coherence,
+    /// How long a name is believed under [`Coherence::Ttl`].
+    pub ttl: Duration,
+    /// How long an absence is believed.
+    pub negative_ttl: Duration,
+    /// How long attributes are believed.
+    pub attr_ttl: Duration,
+    /// Bytes that the caches may hold.
+    pub cache_size: u64,
+    /// How the virtual files show.
+    pub slabinfo: SlabinfoMode,
+    /// When directories are read with attributes.
+    pub readdirplus: Readdirplus,
+    /// File data bypasses the daemon where the kernel can do that.
+    pub passthrough: bool,
+    /// Every change is refused with EROFS.
+    pub read_only: bool,
+    /// Extended attributes are served.
+    pub xattr: bool,
+    /// Descriptors of directories that may be held.
+    pub dir_fds: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let second = Duration::from_secs(1);
+        Self {
+            coherence: Coherence::Ttl,
+            ttl: second,
+            negative_ttl: second,
+            attr_ttl: second,
+            cache_size: 512 << 20,
+            slabinfo: SlabinfoMode::Hidden,
+            readdirplus: Readdirplus::Auto,
+            passthrough: true,
+            read_only: false,
+            xattr: true,
+            dir_fds: 256,
+        }
+    }
+}
+
+/// An object as a reply carries it. Each one given out is one reference of the
+/// kernel's, to be undone by [`Fs::forget`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// FUSE's number for it.
+    pub nodeid: NodeId,
+    /// Tells objects that had this nodeid one after the other apart.
+    pub generation: u32,
+    /// `st_ino`.
+    pub ino: u64,
+    /// Its attributes.
+    pub attr: Attr,
+    /// How long the name may be believed.
+    pub name_ttl: Duration,
+    /// How long the attributes may be believed.
+    pub attr_ttl: Duration,
+}
+
+/// What a name is, in a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// This object.
+    Entry(Entry),
+    /// Absent, to be believed for so long.
+    Negative(Duration),
+}
+
+/// Attributes in a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// `st_ino`.
+    pub ino: u64,
+    /// The attributes.
+    pub attr: Attr,
+    /// How long they may be believed.
+    pub ttl: Duration,
+}
+
+/// A mirror of one source.
+pub struct Fs<S: Source> {
+    namei: Namei<S>,
+    registry: Arc<Registry>,
+    options: Options,
+    files: Files<S::File>,
+    virt: Virt,
+    /// Requests served, by kind.
+    pub requests: Requests,
+}
+
+impl<S: Source> Fs<S> {
+    /// A mirror of `source`.
+    ///
+    /// # Errors
+    /// The source's, when its root cannot be read; ENOMEM.
+    pub fn new(source: S, options: Options) -> Result<Self> {
+        Self::with_clock(source, options, Clock::real())
+    }
+
+    /// A mirror that takes the time from `clock`.
+    ///
+    /// # Errors
+    /// As [`Fs::new`].
+    pub fn with_clock(source: S, options: Options, clock: Clock) -> Result<Self> {
+        let registry = Registry::new();
+        let policy = Policy {
+            coherence: options.coherence,
+            ttl: options.ttl,
+            negative_ttl: options.negative_ttl,
+            attr_ttl: options.attr_ttl,
+        };
+        let (budget, nodes) = (options.cache_size, options.dir_fds);
+        let namei = Namei::new(source, &registry, clock, policy, budget, nodes)?;
+        Ok(Self {
+            files: Files::new(&registry),
+            virt: Virt::new(options.slabinfo),
+            requests: Requests::default(),
+            namei,
+            registry,
+            options,
+        })
+    }
+
+    /// What was chosen at mount.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// The name layer.
+    pub fn namei(&self) -> &Namei<S> {
+        &self.namei
+    }
+
+    /// What has to be told to the kernel.
+    pub fn notices(&self) -> Arc<Notices> {
+        self.namei.notices.clone()
+    }
+
+    /// Counters of the slab caches.
+    pub fn slabinfo(&self) -> Vec<CacheInfo> {
+        self.registry.infos()
+    }
+
+    /// The inode that a request is addressed to.
+    fn inode(&self, nodeid: NodeId) -> Result<InodeId> {
+        self.namei.dcache.inodes.find(nodeid).ok_or(Errno::STALE)
+    }
+
+    /// How long a name may be believed by the kernel.
+    fn writable(&self) -> Result<()> {
+        if self.options.read_only {
+            Err(Errno::ROFS)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// LOOKUP.
+    ///
+    /// # Errors
+    /// ENAMETOOLONG, ENOTDIR, ESTALE if the directory is gone, and the source's.
+    pub fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Lookup> {
+        if let Some(found) = self.virt.lookup(parent, name) {
+            return Ok(found);
+        }
+        let inode = self.inode(parent)?;
+        match self.namei.lookup_one(inode, QStr::new(name)?)? {
+            Found::Negative { left } => Ok(Lookup::Negative(left)),
+            found @ Found::Positive { .. } => Ok(Lookup::Entry(self.into_entry(found)?)),
+        }
+    }
+
+    /// Turns what was found into a reply that counts as a reference of the kernel's.
+    fn into_entry(&self, found: Found<'_>) -> Result<Entry> {
+        let Found::Positive {
+            inode,
+            attr,
+            name_left,
+            attr_left,
+        } = found
+        else {
+            return Err(Errno::NOENT);
+        };
+        let (nodeid, generation) = inode.into_lookup();
+        let ino = self.namei.dcache.inodes.devices.st_ino(nodeid);
+        Ok(Entry {
+            nodeid,
+            generation,
+            ino,
+            attr,
+            name_ttl: name_left,
+            attr_ttl: attr_left,
+        })
+    }
+
+    /// FORGET: the kernel gives `n` references to a node back.
+    pub fn forget(&self, nodeid: NodeId, n: u64) {
+        if nodeid != ROOT {
+            self.namei.dcache.inodes.forget(nodeid, n);
+        }
+    }
+
+    /// GETATTR, of an open file if `file` is given.
+    ///
+    /// # Errors
+    /// ESTALE if the object is gone, and the source's.
+    pub fn getattr(&self, nodeid: NodeId, file: Option<FileId>) -> Result<Stat> {
+        if let Some(stat) = self.virt.getattr(nodeid) {
+            return Ok(stat);
+        }
+        let inode = self.inode(nodeid)?;
+        let ino = self.namei.dcache.inodes.devices.st_ino(nodeid);
+        let by_file = |id| {
+            let attr = self
+                .files
+                .with_file(id, |f| self.namei.source.stat_file(f))??;
+            self.namei.took_attr(inode, &attr);
+            Ok((attr, self.options_attr_ttl()))
+        };
+        let (attr, ttl) = match file {
+            Some(id) if self.files.is_file(id) => by_file(id)?,
+            _ => match self.namei.getattr(inode) {
+                // No name leads to it any more, but somebody has it open.
+                Err(Errno::STALE) => by_file(self.files.any_of(inode).ok_or(Errno::STALE)?)?,
+                other => other?,
+            },
+        };
+        Ok(Stat { ino, attr, ttl })
+    }
+
+    /// How long attributes read this moment may be believed.
+    fn options_attr_ttl(&self) -> Duration {
+        match self.options.coherence {
+            Coherence::Frozen => FOREVER,
+            Coherence::Strict => Duration::ZERO,
+            Coherence::Ttl => self.options.attr_ttl,
+        }
+    }
+
+    /// READLINK.
+    ///
+    /// # Errors
+    /// EINVAL if it is no symlink, ESTALE, and the source's.
+    pub fn readlink(&self, nodeid: NodeId) -> Result<Vec<u8>> {
+        self.namei.readlink(self.inode(nodeid)?)
+    }
+
+    /// STATFS, of the filesystem that holds the node.
+    ///
+    /// # Errors
+    /// ESTALE, and the source's.
+    pub fn statfs(&self, nodeid: NodeId) -> Result<StatFs> {
+        let node = match self.inode(nodeid).and_then(|inode| self.namei.node(inode)) {
+            Ok(node) => node,
+            // Of a file without a name: its filesystem is most likely the root's.
+            Err(_) => self.namei.source.root(),
+        };
+        self.namei.source.statfs(&node)
+    }
+
+    /// GETXATTR: the value into `buf`, its length; with an empty `buf` the length alone.
+    ///
+    /// # Errors
+    /// ENODATA, ERANGE, EOPNOTSUPP, ESTALE, and the source's.
+    pub fn getxattr(&self, nodeid: NodeId, name: &[u8], buf: &mut [u8]) -> Result<usize> {
+        if Virt::owns(nodeid) {
+            return Err(Errno::NODATA);
+        }
+        let filename = self.namei.names.getname_from(name)?;
+        let node = self.namei.node(self.inode(nodeid)?)?;
+        self.namei.source.getxattr(&node, filename.as_cstr(), buf)
+    }
+
+    /// LISTXATTR: the names into `buf`, their length; with an empty `buf` the length
+    /// alone.
+    ///
+    /// # Errors
+    /// ERANGE, ESTALE, and the source's.
+    pub fn listxattr(&self, nodeid: NodeId, buf: &mut [u8]) -> Result<usize> {
+        if Virt::owns(nodeid) {
+            return Ok(0);
+        }
+        let node = self.namei.node(self.inode(nodeid)?)?;
+        self.namei.source.listxattr(&node, buf)
+    }
+
+    /// Everything cached is looked up anew from now on, in the kernel too.
+    pub fn drop_caches(&self) {
+        self.namei.drop_caches();
+        self.notices().push(Notice::Everything);
+    }
+
+    /// The end of the mount: gives everything back. Returns the caches that still
+    /// have objects in use, which is a leak.
+    pub fn end(&self) -> Vec<CacheInfo> {
+        self.namei.notices.close();
+        self.files.end(&self.namei.dcache.inodes);
+        self.namei.drop_caches();
+        self.namei.dcache.end();
+        self.registry
+            .infos()
+            .into_iter()
+            .filter(|c| c.active_objs > 0)
+            .collect()
+    }
+
+    /// Whether the invariants of the caches hold; for tests, with no request under way.
+    ///
+    /// # Errors
+    /// Says what does not hold.
+    pub fn check(&self) -> core::result::Result<(), String> {
+        self.namei.dcache.check()
+    }
+}
