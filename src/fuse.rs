@@ -13,14 +13,16 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{
-    AccessFlags, BackingId, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
-    INodeNo, InitFlags, KernelConfig, LockOwner, MountOption, Notifier, OpenFlags, ReplyAttr,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request, Session, SessionACL, SessionUnmounter,
+    AccessFlags, BackingId, BsdFileFlags, CopyFileRangeFlags, FileAttr, FileHandle, FileType,
+    Filesystem, FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner,
+    MountOption, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, Session, SessionACL, SessionUnmounter, TimeOrNow,
     WriteFlags,
 };
 use parking_lot::Mutex;
@@ -28,9 +30,10 @@ use tracing::{debug, error, info, trace_span, warn};
 
 use crate::dcache::ROOT;
 use crate::error::{Errno, level};
-use crate::fs::{Coherence, Entry, FileId, Fs, Lookup, Op, Readdirplus, Stat};
+use crate::fs::{Coherence, Entry, FileId, Fs, Lookup, Op, Opened, Readdirplus, Stat};
 use crate::notice::{Notice, Notices};
-use crate::source::{Attr, Kind, Source, Time};
+use crate::source::creds::Creds;
+use crate::source::{Attr, Caller, Kind, SetAttr, SetTime, Source, Time, WriteHow};
 use crate::sync::Arc;
 
 /// How the mount itself is made.
@@ -126,11 +129,15 @@ where
     S::File: AsFd,
 {
     let fs = Arc::new(fs);
+    let doubter = Arc::new(OnceLock::new());
     let transport = Transport {
         fs: fs.clone(),
         backing: Mutex::default(),
+        doubter: doubter.clone(),
     };
     let session = Session::new(transport, mountpoint, &options.config())?;
+    // Set before the first request is answered.
+    let _ = doubter.set(session.notifier());
     if let Some(dev) = own_device(mountpoint) {
         fs.namei().set_own_dev(dev);
     }
@@ -260,19 +267,84 @@ fn notify<S: Source>(fs: &Fs<S>, notifier: &Notifier) {
     }
 }
 
-/// Backing files of passthrough; the kernel wants one for all opens of an inode.
+/// How the data of an open inode goes; one way for all who have it open, because the
+/// kernel refuses to mix page cache and passthrough.
+enum Way {
+    /// Past us, to this file.
+    Past(Arc<BackingId>),
+    /// Through us.
+    Through,
+}
+
+/// The ways of the inodes that are open, with the number of opens.
 #[derive(Default)]
 struct Backing {
-    of_inode: HashMap<(u64, u32), (BackingId, usize)>,
+    of_inode: HashMap<(u64, u32), (Way, usize)>,
     of_file: HashMap<u64, (u64, u32)>,
-    /// The kernel or our privileges do not allow it.
+    /// The kernel or our privileges do not allow passthrough.
     refused: bool,
+}
+
+impl Backing {
+    /// One more open of an inode; its backing file, if data goes past us.
+    fn open(
+        &mut self,
+        opened: &Opened,
+        key: (u64, u32),
+        open_backing: impl FnOnce() -> io::Result<BackingId>,
+    ) -> Option<Arc<BackingId>> {
+        self.of_file.insert(opened.id.0, key);
+        if let Some((way, opens)) = self.of_inode.get_mut(&key) {
+            *opens += 1;
+            return match way {
+                Way::Past(id) => Some(id.clone()),
+                Way::Through => None,
+            };
+        }
+        let way = if self.refused || !opened.passthrough {
+            Way::Through
+        } else {
+            match open_backing() {
+                Ok(id) => Way::Past(Arc::new(id)),
+                Err(e) => {
+                    if e.raw_os_error() == Some(libc::EPERM) {
+                        info!(
+                            "no passthrough: it needs CAP_SYS_ADMIN; data goes through the daemon"
+                        );
+                        self.refused = true;
+                    }
+                    debug!(error = %e, "no passthrough");
+                    Way::Through
+                }
+            }
+        };
+        let id = match &way {
+            Way::Past(id) => Some(id.clone()),
+            Way::Through => None,
+        };
+        self.of_inode.insert(key, (way, 1));
+        id
+    }
+
+    /// A file was closed for good.
+    fn release(&mut self, id: FileId) {
+        let Some(key) = self.of_file.remove(&id.0) else {
+            return;
+        };
+        if let Some((_, opens)) = self.of_inode.get_mut(&key) {
+            *opens -= 1;
+            if *opens == 0 {
+                self.of_inode.remove(&key);
+            }
+        }
+    }
 }
 
 /// Translates between fuser and [`Fs`].
 struct Transport<S: Source> {
     fs: Arc<Fs<S>>,
     backing: Mutex<Backing>,
+    doubter: Arc<OnceLock<Notifier>>,
 }
 
 fn kind_of(kind: Kind) -> FileType {
@@ -391,52 +463,73 @@ where
     S: Source,
     S::File: AsFd,
 {
-    /// Registers the backing file of an open file; whether data goes past us.
-    fn back(&self, id: FileId, key: (u64, u32), reply: &ReplyOpen) -> bool {
-        let mut backing = self.backing.lock();
-        if backing.refused {
-            return false;
+    /// What is behind an open file: the flags of the reply and, if data goes past us,
+    /// the backing file.
+    fn behind(
+        &self,
+        nodeid: u64,
+        opened: &Opened,
+        open_backing: impl FnOnce(&S::File) -> io::Result<BackingId>,
+    ) -> (FopenFlags, Option<Arc<BackingId>>) {
+        if opened.doubt_attr
+            && let Some(doubter) = self.doubter.get()
+            // Attributes alone: for these the kernel takes no lock, so they can be
+            // taken back before the file is open.
+            && let Err(e) = doubter.inval_inode(INodeNo(nodeid), -1, 0)
+        {
+            debug!(nodeid, error = %e, "inval_inode");
         }
-        if let Some((_, opens)) = backing.of_inode.get_mut(&key) {
-            *opens += 1;
-        } else {
-            let made = self
-                .fs
-                .with_file(id, |file| reply.open_backing(file.as_fd()));
-            match made {
-                Ok(Ok(backing_id)) => {
-                    backing.of_inode.insert(key, (backing_id, 1));
-                }
-                Ok(Err(e)) => {
-                    if e.raw_os_error() == Some(libc::EPERM) {
-                        info!(
-                            "no passthrough: it needs CAP_SYS_ADMIN; data goes through the daemon"
-                        );
-                        backing.refused = true;
-                    }
-                    debug!(error = %e, "no passthrough");
-                    return false;
-                }
-                Err(_) => return false,
-            }
-        }
-        backing.of_file.insert(id.0, key);
-        true
-    }
-
-    fn unback(&self, id: FileId) {
-        let mut backing = self.backing.lock();
-        let Some(key) = backing.of_file.remove(&id.0) else {
-            return;
-        };
-        if let Some((_, opens)) = backing.of_inode.get_mut(&key) {
-            *opens -= 1;
-            if *opens == 0 {
-                backing.of_inode.remove(&key);
-            }
-        }
+        let backing = opened.inode.and_then(|key| {
+            self.backing.lock().open(opened, key, || {
+                // The kernel writes to it with the rights that it is registered with:
+                // set-user-id and set-group-id are not to survive that.
+                let made = Creds::of_process()
+                    .without_fsetid(|| Ok(self.fs.with_file(opened.id, open_backing)));
+                made.and_then(|made| made).unwrap_or_else(|e| Err(e.into()))
+            })
+        });
+        let mut how = FopenFlags::empty();
+        how.set(FopenFlags::FOPEN_DIRECT_IO, opened.direct_io);
+        let keep = opened.keep_cache && backing.is_none();
+        how.set(FopenFlags::FOPEN_KEEP_CACHE, keep);
+        (how, backing)
     }
 }
+
+fn caller(req: &Request, umask: u32) -> Caller {
+    Caller {
+        uid: req.uid(),
+        gid: req.gid(),
+        pid: req.pid(),
+        umask,
+    }
+}
+
+/// A time from the wire. fuser 0.18 makes a time before 1970 of its parts by taking
+/// the nanoseconds away instead of adding them; undone here.
+fn set_time(t: TimeOrNow) -> SetTime {
+    let t = match t {
+        TimeOrNow::Now => return SetTime::Now,
+        TimeOrNow::SpecificTime(t) => t,
+    };
+    SetTime::At(match t.duration_since(UNIX_EPOCH) {
+        Ok(d) => Time {
+            sec: d.as_secs() as i64,
+            nsec: d.subsec_nanos(),
+        },
+        Err(before) => {
+            let d = before.duration();
+            Time {
+                sec: -(d.as_secs() as i64),
+                nsec: d.subsec_nanos(),
+            }
+        }
+    })
+}
+
+/// FS_IOC_GETFLAGS and FS_IOC_SETFLAGS (linux/fs.h), which chattr(1) uses.
+const GETFLAGS: u32 = 0x8008_6601;
+const SETFLAGS: u32 = 0x4008_6602;
 
 impl<S> Filesystem for Transport<S>
 where
@@ -463,6 +556,12 @@ where
             }
         } else {
             self.backing.get_mut().refused = true;
+        }
+        // The umask is the source's to apply, after its default ACL; and it decides
+        // what a write takes from set-user-id and set-group-id.
+        flags |= InitFlags::FUSE_DONT_MASK | InitFlags::FUSE_HANDLE_KILLPRIV_V2;
+        if options.xattr {
+            flags |= InitFlags::FUSE_POSIX_ACL;
         }
         if let Err(missing) = config.add_capabilities(flags) {
             info!(?missing, "this kernel lacks FUSE features");
@@ -514,18 +613,11 @@ where
             Ok(opened) => opened,
             Err(e) => return reply.error(wire(e)),
         };
-        let fh = FileHandle(opened.id.0);
-        if let Some(key) = opened.passthrough
-            && self.back(opened.id, key, &reply)
-        {
-            let backing = self.backing.lock();
-            let (backing_id, _) = &backing.of_inode[&key];
-            return reply.opened_passthrough(fh, FopenFlags::empty(), backing_id);
+        let (how, backing) = self.behind(ino.0, &opened, |f| reply.open_backing(f.as_fd()));
+        match backing {
+            Some(id) => reply.opened_passthrough(FileHandle(opened.id.0), how, &id),
+            None => reply.opened(FileHandle(opened.id.0), how),
         }
-        let mut how = FopenFlags::empty();
-        how.set(FopenFlags::FOPEN_DIRECT_IO, opened.direct_io);
-        how.set(FopenFlags::FOPEN_KEEP_CACHE, opened.keep_cache);
-        reply.opened(fh, how);
     }
 
     fn read(
@@ -554,14 +646,315 @@ where
         fh: FileHandle,
         offset: u64,
         data: &[u8],
-        _write_flags: WriteFlags,
-        _flags: OpenFlags,
+        write_flags: WriteFlags,
+        flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         let _span = trace_span!("write", unique = req.unique().0, ino = ino.0, offset).entered();
         self.fs.requests.count(Op::Write);
-        reply!(reply, self.fs.write(FileId(fh.0), offset, data), n => reply.written(n as u32));
+        // What comes from a mapping has its place, whichever descriptor it comes by.
+        let mapped = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let how = WriteHow {
+            append: flags.0 & libc::O_APPEND != 0 && !mapped,
+            direct: flags.0 & libc::O_DIRECT != 0 && !mapped,
+            sync: (flags.0 & libc::O_SYNC) as u32,
+            kill_suid: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
+        };
+        let written = self.fs.write(ino.0, FileId(fh.0), offset, data, how);
+        reply!(reply, written, n => reply.written(n as u32));
+    }
+
+    fn mknod(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let _span =
+            trace_span!("mknod", unique = req.unique().0, parent = parent.0, ?name).entered();
+        self.fs.requests.count(Op::Mknod);
+        let made = self
+            .fs
+            .mknod(parent.0, name.as_bytes(), mode, rdev, &caller(req, umask));
+        reply!(reply, made, entry => reply_entry(reply, &entry));
+    }
+
+    fn mkdir(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let _span =
+            trace_span!("mkdir", unique = req.unique().0, parent = parent.0, ?name).entered();
+        self.fs.requests.count(Op::Mkdir);
+        let made = self
+            .fs
+            .mkdir(parent.0, name.as_bytes(), mode, &caller(req, umask));
+        reply!(reply, made, entry => reply_entry(reply, &entry));
+    }
+
+    fn symlink(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        let _span =
+            trace_span!("symlink", unique = req.unique().0, parent = parent.0, ?name).entered();
+        self.fs.requests.count(Op::Symlink);
+        let target = target.as_os_str().as_bytes();
+        let made = self
+            .fs
+            .symlink(parent.0, name.as_bytes(), target, &caller(req, 0));
+        reply!(reply, made, entry => reply_entry(reply, &entry));
+    }
+
+    fn link(&self, req: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let _span = trace_span!("link", unique = req.unique().0, ino = ino.0, ?name).entered();
+        self.fs.requests.count(Op::Link);
+        let made = self
+            .fs
+            .link(ino.0, parent.0, name.as_bytes(), &caller(req, 0));
+        reply!(reply, made, entry => reply_entry(reply, &entry));
+    }
+
+    fn create(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let _span =
+            trace_span!("create", unique = req.unique().0, parent = parent.0, ?name).entered();
+        self.fs.requests.count(Op::Create);
+        let caller = caller(req, umask);
+        let made = self
+            .fs
+            .create(parent.0, name.as_bytes(), flags as u32, mode, &caller);
+        let (entry, opened) = match made {
+            Ok(made) => made,
+            Err(e) => return reply.error(wire(e)),
+        };
+        let (how, backing) = self.behind(entry.nodeid, &opened, |f| reply.open_backing(f.as_fd()));
+        let (attr, fh) = (
+            file_attr(entry.nodeid, &entry.attr),
+            FileHandle(opened.id.0),
+        );
+        // One timeout for both is all there is in this reply.
+        let ttl = entry.name_ttl.min(entry.attr_ttl);
+        let generation = Generation(entry.generation.into());
+        match backing {
+            Some(id) => reply.created_passthrough(&ttl, &attr, generation, fh, how, &id),
+            None => reply.created(&ttl, &attr, generation, fh, how),
+        }
+    }
+
+    fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _span =
+            trace_span!("unlink", unique = req.unique().0, parent = parent.0, ?name).entered();
+        self.fs.requests.count(Op::Unlink);
+        let done = self.fs.unlink(parent.0, name.as_bytes(), &caller(req, 0));
+        reply!(reply, done, () => reply.ok());
+    }
+
+    fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _span =
+            trace_span!("rmdir", unique = req.unique().0, parent = parent.0, ?name).entered();
+        self.fs.requests.count(Op::Rmdir);
+        let done = self.fs.rmdir(parent.0, name.as_bytes(), &caller(req, 0));
+        reply!(reply, done, () => reply.ok());
+    }
+
+    fn rename(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let _span =
+            trace_span!("rename", unique = req.unique().0, parent = parent.0, ?name).entered();
+        self.fs.requests.count(if flags.is_empty() {
+            Op::Rename
+        } else {
+            Op::Rename2
+        });
+        let (old, new) = (
+            (parent.0, name.as_bytes()),
+            (newparent.0, newname.as_bytes()),
+        );
+        let done = self.fs.rename(old, new, flags.bits(), &caller(req, 0));
+        reply!(reply, done, () => reply.ok());
+    }
+
+    fn setattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let _span = trace_span!("setattr", unique = req.unique().0, ino = ino.0).entered();
+        self.fs.requests.count(Op::Setattr);
+        let change = SetAttr {
+            perm: mode.map(|m| (m & 0o7777) as u16),
+            uid,
+            gid,
+            size,
+            atime: atime.map(set_time),
+            mtime: mtime.map(set_time),
+        };
+        let file = fh.map(|fh| FileId(fh.0));
+        let done = self.fs.setattr(ino.0, file, &change, &caller(req, 0));
+        reply!(reply, done, stat => reply_stat(reply, &stat));
+    }
+
+    fn fsync(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.fs.requests.count(Op::Fsync);
+        reply!(reply, self.fs.fsync(FileId(fh.0), datasync), () => reply.ok());
+    }
+
+    fn fsyncdir(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        _datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.fs.requests.count(Op::Fsyncdir);
+        reply!(reply, self.fs.fsync_dir(ino.0), () => reply.ok());
+    }
+
+    fn fallocate(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        self.fs.requests.count(Op::Fallocate);
+        let done = self
+            .fs
+            .fallocate(ino.0, FileId(fh.0), mode as u32, offset, length);
+        reply!(reply, done, () => reply.ok());
+    }
+
+    fn copy_file_range(
+        &self,
+        _req: &Request,
+        _ino_in: INodeNo,
+        fh_in: FileHandle,
+        offset_in: u64,
+        ino_out: INodeNo,
+        fh_out: FileHandle,
+        offset_out: u64,
+        len: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        self.fs.requests.count(Op::CopyFileRange);
+        // The reply counts in 32 bits.
+        let len = len.min(1 << 30);
+        let to = (ino_out.0, FileId(fh_out.0), offset_out);
+        let done = self.fs.copy_range((FileId(fh_in.0), offset_in), to, len);
+        reply!(reply, done, n => reply.written(n as u32));
+    }
+
+    fn setxattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let _span = trace_span!("setxattr", unique = req.unique().0, ino = ino.0, ?name).entered();
+        self.fs.requests.count(Op::Setxattr);
+        if !self.fs.options().xattr {
+            return reply.error(fuser::Errno::ENOSYS);
+        }
+        let (name, caller) = (name.as_bytes(), caller(req, 0));
+        let done = self.fs.setxattr(ino.0, name, value, flags as u32, &caller);
+        reply!(reply, done, () => reply.ok());
+    }
+
+    fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _span =
+            trace_span!("removexattr", unique = req.unique().0, ino = ino.0, ?name).entered();
+        self.fs.requests.count(Op::Removexattr);
+        if !self.fs.options().xattr {
+            return reply.error(fuser::Errno::ENOSYS);
+        }
+        let done = self.fs.removexattr(ino.0, name.as_bytes(), &caller(req, 0));
+        reply!(reply, done, () => reply.ok());
+    }
+
+    fn ioctl(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        _flags: IoctlFlags,
+        cmd: u32,
+        in_data: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        self.fs.requests.count(Op::Ioctl);
+        let id = FileId(fh.0);
+        match (cmd, in_data.first_chunk::<4>()) {
+            (GETFLAGS, _) => reply!(reply, self.fs.flags(ino.0, id), flags => {
+                reply.ioctl(0, &flags.to_ne_bytes());
+            }),
+            (SETFLAGS, Some(flags)) => {
+                let flags = u32::from_ne_bytes(*flags);
+                let done = self.fs.set_flags(ino.0, id, flags, &caller(req, 0));
+                reply!(reply, done, () => reply.ioctl(0, &[]));
+            }
+            _ => reply.error(fuser::Errno::ENOTTY),
+        }
     }
 
     fn flush(
@@ -588,7 +981,7 @@ where
         reply: ReplyEmpty,
     ) {
         self.fs.requests.count(Op::Release);
-        self.unback(FileId(fh.0));
+        self.backing.lock().release(FileId(fh.0));
         self.fs.release(FileId(fh.0));
         reply.ok();
     }

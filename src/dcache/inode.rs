@@ -256,6 +256,8 @@ pub struct Inode {
     kind: Kind,
     /// Whether `nodes` leads here; not once the number was reused.
     hashed: bool,
+    /// Data, and with it size and times, may change without a word to us.
+    volatile: bool,
 }
 
 impl Inode {
@@ -274,6 +276,7 @@ impl Inode {
             device,
             kind: attr.kind,
             hashed: true,
+            volatile: false,
         }
     }
 
@@ -345,9 +348,20 @@ impl Inode {
     /// Takes over attributes read at `now`.
     pub fn set_attr(&mut self, attr: &Attr, now: Millis) {
         match PackedAttr::pack(attr) {
-            Some(packed) => (self.attr, self.attr_at) = (packed, now),
-            None => self.attr_at = 0,
+            Some(packed) if !self.volatile => (self.attr, self.attr_at) = (packed, now),
+            _ => self.attr_at = 0,
         }
+    }
+
+    /// Whether data may change past us, so that attributes are never to be believed.
+    pub fn volatile(&self) -> bool {
+        self.volatile
+    }
+
+    /// Data may change past us from now on, or not any more; whether that is new.
+    pub fn set_volatile(&mut self, volatile: bool) -> bool {
+        self.attr_at = 0;
+        std::mem::replace(&mut self.volatile, volatile) != volatile
     }
 
     /// The attributes must be read anew before they are used.

@@ -8,6 +8,7 @@
 //!
 //! ```text
 //! Dir.lock                 two directories: by address        [20]
+//!   Dcache.rename_mutex                                       [25]
 //!   Dcache.links                                              [30]
 //!     dashmap shard of `hash` or `nodes` (one at a time)      [40]
 //!       dentry's slab, then inode's slab                      [50, 60]
@@ -31,7 +32,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 use dashmap::DashMap;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::error::{Errno, Result};
 use crate::name::{Filename, NameHash, QStr};
@@ -85,6 +86,18 @@ pub enum Added {
     Contradicted,
     /// A change came between, or there was no memory: good for a reply, not kept.
     Void,
+}
+
+/// Paths built meanwhile are in doubt ([`Dcache::rename_write`]).
+pub struct RenameGuard<'a> {
+    dcache: &'a Dcache,
+    _alone: MutexGuard<'a, ()>,
+}
+
+impl Drop for RenameGuard<'_> {
+    fn drop(&mut self) {
+        self.dcache.rename_seq.fetch_add(1, Ordering::AcqRel);
+    }
 }
 
 /// Counters for `.nameifs/stats` and dentry-state.
@@ -149,6 +162,8 @@ pub struct Dcache {
     /// Grows before and after a rename: an even and unchanged value means that a
     /// path was built from one state of the tree (I10, `rename_lock`).
     rename_seq: AtomicU64,
+    /// One rename at a time moves `rename_seq`.
+    rename_mutex: Mutex<()>,
     hand: AtomicU64,
 }
 
@@ -168,6 +183,7 @@ impl Dcache {
             name_hash: NameHash::default(),
             links: Mutex::new(HashMap::new()),
             rename_seq: AtomicU64::new(0),
+            rename_mutex: Mutex::new(()),
             hand: AtomicU64::new(0),
         })
     }
@@ -449,24 +465,21 @@ impl Dcache {
         self.rename_seq.load(Ordering::Acquire) != seq
     }
 
-    /// d_move: `inode`, so far `old` below `old_parent`, is `new` below `new_parent`;
-    /// what `new` was is no longer named so, and `old` is absent. Preconditions: both
-    /// directory locks, which for one directory are one guard (`new_guard` is `None`).
-    pub fn rename(
-        &self,
-        (old_parent, old_guard, old): (InodeId, &mut DirGuard<'_>, QStr<'_>),
-        (new_parent, new_guard, new): (InodeId, Option<&mut DirGuard<'_>>, QStr<'_>),
-        inode: InodeId,
-    ) {
+    /// A rename begins; it has ended when the guard is dropped. Preconditions: the
+    /// directory locks of both names are held (d_move).
+    pub fn rename_write(&self) -> RenameGuard<'_> {
+        let alone = self.rename_mutex.lock();
         self.rename_seq.fetch_add(1, Ordering::AcqRel);
-        // A name that cannot be cached for want of memory is dropped by `set`, and
-        // looked up again when it is needed: no reason to fail the rename.
-        let _ = match new_guard {
-            Some(guard) => self.set(new_parent, guard, new, Some(inode)),
-            None => self.set(new_parent, old_guard, new, Some(inode)),
-        };
-        let _ = self.set(old_parent, old_guard, old, None);
-        self.rename_seq.fetch_add(1, Ordering::AcqRel);
+        RenameGuard {
+            dcache: self,
+            _alone: alone,
+        }
+    }
+
+    /// The inode of a cached name, doubtful or not.
+    pub fn peek(&self, parent: InodeId, name: QStr<'_>) -> Option<InodeId> {
+        let id = self.find(parent, name.as_bytes())?;
+        self.dentries.read(id).and_then(|dentry| dentry.inode)
     }
 
     fn alloc_name(&self, name: &[u8]) -> Result<DName> {

@@ -12,7 +12,7 @@ use super::virt::{Virt, VirtFile};
 use crate::dcache::{InodeId, Inodes, NodeId};
 use crate::error::{Errno, Result};
 use crate::slab::{ObjId, ObjTable, Registry, SlabFlags};
-use crate::source::{Kind, Source};
+use crate::source::{Attr, Kind, Source};
 use crate::sync::Arc;
 
 /// The kernel's number for an open file.
@@ -28,20 +28,61 @@ pub struct Opened {
     pub direct_io: bool,
     /// What the page cache holds of it is still good.
     pub keep_cache: bool,
-    /// Data may go past the daemon; all opens of one key must share one backing file.
-    pub passthrough: Option<(NodeId, u32)>,
+    /// The kernel must not believe the attributes that it holds: from now on data may
+    /// change past us.
+    pub doubt_attr: bool,
+    /// Which inode, unless it is virtual: all who have it open must reach its data the
+    /// same way.
+    pub inode: Option<(NodeId, u32)>,
+    /// Data may go past the daemon, where that is possible.
+    pub passthrough: bool,
 }
 
 enum OpenFile<F> {
-    Source { inode: InodeId, file: Arc<F> },
+    Source {
+        inode: InodeId,
+        file: Arc<F>,
+        access: Access,
+    },
     Virtual(Arc<VirtFile>),
+}
+
+/// What an open file may be used for, as far as the attributes are concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    /// Reading.
+    Read,
+    /// Writing, so that data may change past us while it is open.
+    Write,
+    /// Writing and mapping, so that data may change past us even later: a mapping
+    /// outlives the descriptor.
+    Map,
+}
+
+impl Access {
+    fn of(flags: u32) -> Self {
+        match flags as i32 & libc::O_ACCMODE {
+            libc::O_RDONLY => Self::Read,
+            libc::O_WRONLY => Self::Write,
+            _ => Self::Map,
+        }
+    }
+}
+
+/// The open files of one inode.
+#[derive(Default)]
+struct Opens {
+    ids: Vec<ObjId>,
+    writers: usize,
+    /// One of the writers, open or not, may have left a mapping.
+    mapped: bool,
 }
 
 /// All open files of a mount.
 pub(super) struct Files<F> {
     table: ObjTable<OpenFile<F>>,
     /// Which are open of each inode.
-    of_inode: Mutex<HashMap<InodeId, Vec<ObjId>>>,
+    of_inode: Mutex<HashMap<InodeId, Opens>>,
 }
 
 impl<F: Send + Sync + 'static> Files<F> {
@@ -53,30 +94,40 @@ impl<F: Send + Sync + 'static> Files<F> {
     }
 
     fn insert(&self, file: OpenFile<F>) -> Result<FileId> {
-        let inode = match &file {
-            OpenFile::Source { inode, .. } => Some(*inode),
+        let source = match &file {
+            OpenFile::Source { inode, access, .. } => Some((*inode, *access)),
             OpenFile::Virtual(_) => None,
         };
         let id = self.table.insert(file).map_err(|_| Errno::NOMEM)?;
-        if let Some(inode) = inode {
-            self.of_inode.lock().entry(inode).or_default().push(id);
+        if let Some((inode, access)) = source {
+            let mut of_inode = self.of_inode.lock();
+            let opens = of_inode.entry(inode).or_default();
+            opens.ids.push(id);
+            opens.writers += usize::from(access != Access::Read);
+            opens.mapped |= access == Access::Map;
         }
         Ok(FileId(u64::from(id.get())))
     }
 
-    fn remove(&self, id: FileId) -> Option<OpenFile<F>> {
+    /// Takes a file out; with it, whether its inode's data can be relied on again.
+    fn remove(&self, id: FileId) -> Option<(OpenFile<F>, bool)> {
         let id = u32::try_from(id.0).ok().and_then(ObjId::new)?;
         let file = self.table.remove(id)?;
-        if let OpenFile::Source { inode, .. } = &file {
+        let mut settled = false;
+        if let OpenFile::Source { inode, access, .. } = &file {
             let mut of_inode = self.of_inode.lock();
-            if let Some(ids) = of_inode.get_mut(inode) {
-                ids.retain(|&other| other != id);
-                if ids.is_empty() {
+            if let Some(opens) = of_inode.get_mut(inode) {
+                opens.ids.retain(|&other| other != id);
+                if *access != Access::Read {
+                    opens.writers -= 1;
+                    settled = opens.writers == 0 && !opens.mapped;
+                }
+                if opens.ids.is_empty() {
                     of_inode.remove(inode);
                 }
             }
         }
-        Some(file)
+        Some((file, settled))
     }
 
     fn get<R>(&self, id: FileId, f: impl FnOnce(&OpenFile<F>) -> R) -> Result<R> {
@@ -106,7 +157,7 @@ impl<F: Send + Sync + 'static> Files<F> {
         Ok(f(&file))
     }
 
-    fn virtual_file(&self, id: FileId) -> Option<Arc<VirtFile>> {
+    pub(super) fn virtual_file(&self, id: FileId) -> Option<Arc<VirtFile>> {
         let file = self.get(id, |file| match file {
             OpenFile::Virtual(file) => Some(file.clone()),
             OpenFile::Source { .. } => None,
@@ -116,7 +167,7 @@ impl<F: Send + Sync + 'static> Files<F> {
 
     /// Any open file of an inode.
     pub(super) fn any_of(&self, inode: InodeId) -> Option<FileId> {
-        let id = *self.of_inode.lock().get(&inode)?.first()?;
+        let id = *self.of_inode.lock().get(&inode)?.ids.first()?;
         Some(FileId(u64::from(id.get())))
     }
 
@@ -132,14 +183,13 @@ impl<F: Send + Sync + 'static> Files<F> {
             self.table.scan_slab(slab, |id, _| ids.push(id));
         }
         for id in ids {
-            if let Some(OpenFile::Source { inode, .. }) = self.remove(FileId(id.get().into())) {
+            let removed = self.remove(FileId(id.get().into()));
+            if let Some((OpenFile::Source { inode, .. }, _)) = removed {
                 inodes.unpin(inode);
             }
         }
     }
 }
-
-const ACCESS_MODE: u32 = libc::O_ACCMODE as u32;
 
 impl<S: Source> Fs<S> {
     /// OPEN. `flags` are open(2)'s.
@@ -153,38 +203,59 @@ impl<S: Source> Fs<S> {
                 id,
                 direct_io: true,
                 keep_cache: false,
-                passthrough: None,
+                doubt_attr: false,
+                inode: None,
+                passthrough: false,
             });
         }
-        if flags & ACCESS_MODE != libc::O_RDONLY as u32 {
+        if Access::of(flags) != Access::Read || flags & libc::O_TRUNC as u32 != 0 {
             self.writable()?;
         }
         let inode = self.inode(nodeid)?;
-        let node = self.namei.node(inode)?;
-        let file = self.namei.source.open(&node, flags)?;
-        let (generation, device, kind) = self
-            .namei
-            .dcache
-            .inodes
-            .with(inode, |i| (i.generation(), i.device(), i.kind()))
+        let file = self.with_handle(inode, None, |of| self.namei.source.open(of, flags))?;
+        let attr = self.namei.source.stat_file(&file)?;
+        self.opened(inode, file, &attr, flags)
+    }
+
+    /// Takes in a file that was opened.
+    pub(super) fn opened(
+        &self,
+        inode: InodeId,
+        file: S::File,
+        attr: &Attr,
+        flags: u32,
+    ) -> Result<Opened> {
+        let inodes = &self.namei.dcache.inodes;
+        let (nodeid, generation, device) = inodes
+            .with(inode, |i| (i.nodeid(), i.generation(), i.device()))
             .ok_or(Errno::STALE)?;
+        // What proc and sysfs hold has no size until it is read.
+        let sizeless = matches!(inodes.devices.get(device).traits.name, "proc" | "sysfs");
+        let access = Access::of(flags);
         let pin = self.namei.pin(inode)?.into_pin();
         let id = self
             .files
             .insert(OpenFile::Source {
                 inode: pin,
                 file: Arc::new(file),
+                access,
             })
-            .inspect_err(|_| self.namei.dcache.inodes.unpin(pin))?;
-        // What proc and sysfs hold has no size until it is read.
-        let traits = self.namei.dcache.inodes.devices.get(device).traits;
-        let sizeless = matches!(traits.name, "proc" | "sysfs");
+            .inspect_err(|_| inodes.unpin(pin))?;
+        let doubt = access != Access::Read
+            && inodes
+                .with_mut(inode, |i| i.set_volatile(true))
+                .unwrap_or(false);
         Ok(Opened {
             id,
             direct_io: sizeless,
             keep_cache: self.options.coherence == super::Coherence::Frozen,
-            passthrough: (self.options.passthrough && kind == Kind::Regular && !sizeless)
-                .then_some((nodeid, generation)),
+            doubt_attr: doubt,
+            inode: (!sizeless).then_some((nodeid, generation)),
+            // Past the daemon nobody would notice that a write takes set-user-id away.
+            passthrough: self.options.passthrough
+                && attr.kind == Kind::Regular
+                && !sizeless
+                && attr.perm & 0o6000 == 0,
         })
     }
 
@@ -208,17 +279,6 @@ impl<S: Source> Fs<S> {
             .with_file(id, |f| self.namei.source.read(f, offset, buf))?
     }
 
-    /// WRITE; bytes written.
-    ///
-    /// # Errors
-    /// EROFS, EBADF, and the source's.
-    pub fn write(&self, id: FileId, _offset: u64, data: &[u8]) -> Result<usize> {
-        if let Some(file) = self.files.virtual_file(id) {
-            return self.virt_write(&file, data);
-        }
-        Err(Errno::ROFS)
-    }
-
     /// LSEEK with SEEK_DATA or SEEK_HOLE.
     ///
     /// # Errors
@@ -230,8 +290,12 @@ impl<S: Source> Fs<S> {
 
     /// RELEASE: the last reference to an open file is gone.
     pub fn release(&self, id: FileId) {
-        if let Some(OpenFile::Source { inode, .. }) = self.files.remove(id) {
-            self.namei.dcache.inodes.unpin(inode);
+        if let Some((OpenFile::Source { inode, .. }, settled)) = self.files.remove(id) {
+            let inodes = &self.namei.dcache.inodes;
+            if settled {
+                inodes.with_mut(inode, |i| i.set_volatile(false));
+            }
+            inodes.unpin(inode);
         }
     }
 

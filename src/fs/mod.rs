@@ -14,6 +14,7 @@ mod file;
 mod readdir;
 mod stats;
 mod virt;
+mod write;
 
 pub use file::{FileId, Opened};
 pub use readdir::DirEntry;
@@ -29,7 +30,7 @@ pub use crate::namei::Coherence;
 use crate::namei::{FOREVER, Found, Namei, Policy};
 use crate::notice::{Notice, Notices};
 use crate::slab::{CacheInfo, Registry};
-use crate::source::{Attr, Source, StatFs};
+use crate::source::{Attr, Handle, Source, StatFs};
 use crate::sync::Arc;
 
 use file::Files;
@@ -210,7 +211,51 @@ impl<S: Source> Fs<S> {
         self.namei.dcache.inodes.find(nodeid).ok_or(Errno::STALE)
     }
 
-    /// How long a name may be believed by the kernel.
+    /// Calls `f` with what stands for an inode on the source: the open file, if given;
+    /// an object pinned by name; any open file, if no name leads to it any more.
+    ///
+    /// # Errors
+    /// ESTALE if the object is gone, and those of `f`.
+    fn with_handle<R>(
+        &self,
+        inode: InodeId,
+        file: Option<FileId>,
+        f: impl FnOnce(Handle<'_, S::Node, S::File>) -> Result<R>,
+    ) -> Result<R> {
+        let file = match file.filter(|&id| self.files.is_file(id)) {
+            Some(id) => id,
+            None => match self.namei.node(inode) {
+                Ok(node) => return f(Handle::Node(&node)),
+                Err(Errno::STALE) => self.files.any_of(inode).ok_or(Errno::STALE)?,
+                Err(e) => return Err(e),
+            },
+        };
+        self.files.with_file(file, |file| f(Handle::File(file)))?
+    }
+
+    /// Attributes as a reply carries them.
+    fn stat_of(&self, nodeid: NodeId, inode: InodeId, attr: Attr, left: Duration) -> Stat {
+        let ino = self.namei.dcache.inodes.devices.st_ino(nodeid);
+        Stat {
+            ino,
+            attr,
+            ttl: if self.is_volatile(inode) {
+                Duration::ZERO
+            } else {
+                left
+            },
+        }
+    }
+
+    fn is_volatile(&self, inode: InodeId) -> bool {
+        self.namei
+            .dcache
+            .inodes
+            .with(inode, |i| i.volatile())
+            .unwrap_or(true)
+    }
+
+    /// Whether changes are allowed at all.
     fn writable(&self) -> Result<()> {
         if self.options.read_only {
             Err(Errno::ROFS)
@@ -245,6 +290,11 @@ impl<S: Source> Fs<S> {
         else {
             return Err(Errno::NOENT);
         };
+        let attr_left = if self.is_volatile(inode.id()) {
+            Duration::ZERO
+        } else {
+            attr_left
+        };
         let (nodeid, generation) = inode.into_lookup();
         let ino = self.namei.dcache.inodes.devices.st_ino(nodeid);
         Ok(Entry {
@@ -273,32 +323,43 @@ impl<S: Source> Fs<S> {
             return Ok(stat);
         }
         let inode = self.inode(nodeid)?;
-        let ino = self.namei.dcache.inodes.devices.st_ino(nodeid);
-        let by_file = |id| {
-            let attr = self
-                .files
-                .with_file(id, |f| self.namei.source.stat_file(f))??;
-            self.namei.took_attr(inode, &attr);
-            Ok((attr, self.options_attr_ttl()))
+        let by_name = match file {
+            Some(id) if self.files.is_file(id) => Err(Errno::STALE),
+            _ => self.namei.getattr(inode),
         };
-        let (attr, ttl) = match file {
-            Some(id) if self.files.is_file(id) => by_file(id)?,
-            _ => match self.namei.getattr(inode) {
-                // No name leads to it any more, but somebody has it open.
-                Err(Errno::STALE) => by_file(self.files.any_of(inode).ok_or(Errno::STALE)?)?,
-                other => other?,
-            },
+        let (attr, left) = match by_name {
+            // An open file knows best; and a file without a name is only known so.
+            Err(Errno::STALE) => {
+                let file = file
+                    .or_else(|| self.files.any_of(inode))
+                    .ok_or(Errno::STALE)?;
+                let attr = self
+                    .files
+                    .with_file(file, |f| self.namei.source.stat_file(f))??;
+                self.namei.took_attr(inode, &attr);
+                (attr, self.attr_ttl())
+            }
+            other => other?,
         };
-        Ok(Stat { ino, attr, ttl })
+        Ok(self.stat_of(nodeid, inode, attr, left))
     }
 
-    /// How long attributes read this moment may be believed.
-    fn options_attr_ttl(&self) -> Duration {
+    /// How long what was read this moment may be believed, `ttl` being the time for it
+    /// under [`Coherence::Ttl`].
+    fn fresh(&self, ttl: Duration) -> Duration {
         match self.options.coherence {
             Coherence::Frozen => FOREVER,
             Coherence::Strict => Duration::ZERO,
-            Coherence::Ttl => self.options.attr_ttl,
+            Coherence::Ttl => ttl,
         }
+    }
+
+    fn attr_ttl(&self) -> Duration {
+        self.fresh(self.options.attr_ttl)
+    }
+
+    fn name_ttl(&self) -> Duration {
+        self.fresh(self.options.ttl)
     }
 
     /// READLINK.
@@ -331,8 +392,9 @@ impl<S: Source> Fs<S> {
             return Err(Errno::NODATA);
         }
         let filename = self.namei.names.getname_from(name)?;
-        let node = self.namei.node(self.inode(nodeid)?)?;
-        self.namei.source.getxattr(&node, filename.as_cstr(), buf)
+        self.with_handle(self.inode(nodeid)?, None, |of| {
+            self.namei.source.getxattr(of, filename.as_cstr(), buf)
+        })
     }
 
     /// LISTXATTR: the names into `buf`, their length; with an empty `buf` the length
@@ -344,8 +406,9 @@ impl<S: Source> Fs<S> {
         if Virt::owns(nodeid) {
             return Ok(0);
         }
-        let node = self.namei.node(self.inode(nodeid)?)?;
-        self.namei.source.listxattr(&node, buf)
+        self.with_handle(self.inode(nodeid)?, None, |of| {
+            self.namei.source.listxattr(of, buf)
+        })
     }
 
     /// Everything cached is looked up anew from now on, in the kernel too.

@@ -13,6 +13,7 @@
 //!
 //! It does not count the kernel's references and decides no timeouts; `fs` does.
 
+mod change;
 mod nodes;
 mod walk;
 

@@ -16,10 +16,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{
-    AtFlags, Mode, OFlags, RawDir, ResolveFlags, SeekFrom, Statx, StatxFlags, StatxTimestamp,
+    AtFlags, CWD, FallocateFlags, FileType, IFlags, Mode, OFlags, RawDir, RenameFlags,
+    ResolveFlags, SeekFrom, Statx, StatxFlags, StatxTimestamp, Timespec, Timestamps, XattrFlags,
 };
+use rustix::io::ReadWriteFlags;
+use rustix::process::{Gid, Uid};
 
-use super::{Attr, FsTraits, Kind, RawEntry, Source, SourceId, StatFs, Time};
+use super::creds::Creds;
+use super::{
+    Attr, Caller, FsTraits, Handle, Kind, RawEntry, SetAttr, SetTime, Source, SourceId, StatFs,
+    Time, WriteHow,
+};
 use crate::error::{Errno, Result};
 
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH
@@ -35,38 +42,30 @@ const STATX_MASK: StatxFlags = StatxFlags::BASIC_STATS
     .union(StatxFlags::MNT_ID)
     .union(MNT_ID_UNIQUE);
 
-/// Kinds of call, counted for `.nameifs/stats`.
-#[derive(Clone, Copy)]
-#[repr(usize)]
-enum Call {
-    Openat2,
-    Statx,
-    Readlink,
-    Getdents,
-    Statfs,
-    Open,
-    Pread,
-    Lseek,
-    Getxattr,
-    Listxattr,
+macro_rules! calls {
+    ($($variant:ident $name:literal,)*) => {
+        /// Kinds of call, counted for `.nameifs/stats`.
+        #[derive(Clone, Copy)]
+        #[repr(usize)]
+        enum Call { $($variant,)* }
+
+        const CALL_NAMES: &[&str] = &[$($name,)*];
+    };
 }
 
-const CALL_NAMES: [&str; 10] = [
-    "openat2",
-    "statx",
-    "readlink",
-    "getdents",
-    "statfs",
-    "open",
-    "pread",
-    "lseek",
-    "getxattr",
-    "listxattr",
-];
+calls! {
+    Openat2 "openat2", Statx "statx", Readlink "readlink", Getdents "getdents",
+    Statfs "statfs", Open "open", Pread "pread", Lseek "lseek", Getxattr "getxattr",
+    Listxattr "listxattr", Create "create", Mknod "mknod", Mkdir "mkdir", Symlink "symlink",
+    Link "link", Unlink "unlink", Rmdir "rmdir", Rename "rename", Setattr "setattr",
+    Pwrite "pwrite", Fsync "fsync", Fallocate "fallocate", CopyRange "copy_file_range",
+    Setxattr "setxattr", Removexattr "removexattr", Ioctl "ioctl",
+}
 
 /// A directory of this host.
 pub struct HostSource {
     root: Arc<OwnedFd>,
+    creds: Creds,
     calls: [AtomicU64; CALL_NAMES.len()],
 }
 
@@ -81,6 +80,7 @@ impl HostSource {
         let root = rustix::fs::open(path, flags, Mode::empty())?;
         Ok(Self {
             root: Arc::new(root),
+            creds: Creds::of_process(),
             calls: std::array::from_fn(|_| AtomicU64::new(0)),
         })
     }
@@ -105,6 +105,13 @@ impl HostSource {
         self.count(Call::Statx);
         let flags = flags | AtFlags::NO_AUTOMOUNT;
         attr_of(&rustix::fs::statx(dir, name, flags, STATX_MASK)?)
+    }
+}
+
+fn fd_of<'a>(of: Handle<'a, Arc<OwnedFd>, OwnedFd>) -> &'a OwnedFd {
+    match of {
+        Handle::Node(node) => node,
+        Handle::File(file) => file,
     }
 }
 
@@ -295,14 +302,13 @@ impl Source for HostSource {
         })
     }
 
-    fn open(&self, node: &Self::Node, flags: u32) -> Result<Self::File> {
-        let ignored = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::NOCTTY;
-        let flags = OFlags::from_bits_retain(flags) - ignored;
-        match self.reopen(node, flags) {
+    fn open(&self, of: Handle<'_, Self::Node, Self::File>, flags: u32) -> Result<Self::File> {
+        let flags = open_flags(flags);
+        match self.reopen(fd_of(of), flags) {
             // O_NOATIME is for the owner only, and the owner of the caller's
             // process is not ours: the data matters more than its access time.
             Err(Errno::PERM) if flags.contains(OFlags::NOATIME) => {
-                self.reopen(node, flags - OFlags::NOATIME)
+                self.reopen(fd_of(of), flags - OFlags::NOATIME)
             }
             other => other,
         }
@@ -336,24 +342,307 @@ impl Source for HostSource {
         )
     }
 
-    fn getxattr(&self, node: &Self::Node, name: &CStr, buf: &mut [u8]) -> Result<usize> {
+    fn getxattr(
+        &self,
+        of: Handle<'_, Self::Node, Self::File>,
+        name: &CStr,
+        buf: &mut [u8],
+    ) -> Result<usize> {
         self.count(Call::Getxattr);
-        rustix::fs::getxattr(fd_path(node).as_cstr(), name, buf)
+        rustix::fs::getxattr(fd_path(fd_of(of)).as_cstr(), name, buf)
     }
 
-    fn listxattr(&self, node: &Self::Node, buf: &mut [u8]) -> Result<usize> {
+    fn listxattr(&self, of: Handle<'_, Self::Node, Self::File>, buf: &mut [u8]) -> Result<usize> {
         self.count(Call::Listxattr);
-        rustix::fs::listxattr(fd_path(node).as_cstr(), buf)
+        rustix::fs::listxattr(fd_path(fd_of(of)).as_cstr(), buf)
+    }
+
+    fn create(
+        &self,
+        dir: &Self::Node,
+        name: &CStr,
+        flags: u32,
+        mode: u32,
+        caller: &Caller,
+    ) -> Result<Self::File> {
+        self.count(Call::Create);
+        let flags = open_flags(flags) | OFlags::from_bits_retain(flags & libc::O_EXCL as u32);
+        let flags = flags | OFlags::CREATE | OFlags::NOFOLLOW;
+        let mode = Mode::from_raw_mode(mode & 0o7777);
+        self.creds
+            .act(caller, || rustix::fs::openat(dir, name, flags, mode))
+    }
+
+    fn mknod(
+        &self,
+        dir: &Self::Node,
+        name: &CStr,
+        mode: u32,
+        rdev: u32,
+        caller: &Caller,
+    ) -> Result<()> {
+        self.count(Call::Mknod);
+        let kind = FileType::from_raw_mode(mode);
+        let (mode, dev) = (Mode::from_raw_mode(mode & 0o7777), decode_dev(rdev));
+        self.creds
+            .act(caller, || rustix::fs::mknodat(dir, name, kind, mode, dev))
+    }
+
+    fn mkdir(&self, dir: &Self::Node, name: &CStr, mode: u32, caller: &Caller) -> Result<()> {
+        self.count(Call::Mkdir);
+        let mode = Mode::from_raw_mode(mode & 0o7777);
+        self.creds
+            .act(caller, || rustix::fs::mkdirat(dir, name, mode))
+    }
+
+    fn symlink(&self, dir: &Self::Node, name: &CStr, target: &CStr, caller: &Caller) -> Result<()> {
+        self.count(Call::Symlink);
+        self.creds
+            .act(caller, || rustix::fs::symlinkat(target, dir, name))
+    }
+
+    fn link(
+        &self,
+        of: Handle<'_, Self::Node, Self::File>,
+        dir: &Self::Node,
+        name: &CStr,
+        caller: &Caller,
+    ) -> Result<()> {
+        self.count(Call::Link);
+        // The magic link leads to the pinned object, a symlink itself included; an
+        // empty path would need a capability that the caller does not have.
+        self.creds.act(caller, || {
+            let old = fd_path(fd_of(of));
+            rustix::fs::linkat(CWD, old.as_cstr(), dir, name, AtFlags::SYMLINK_FOLLOW)
+        })
+    }
+
+    fn unlink(&self, dir: &Self::Node, name: &CStr, caller: &Caller) -> Result<()> {
+        self.count(Call::Unlink);
+        self.creds
+            .act(caller, || rustix::fs::unlinkat(dir, name, AtFlags::empty()))
+    }
+
+    fn rmdir(&self, dir: &Self::Node, name: &CStr, caller: &Caller) -> Result<()> {
+        self.count(Call::Rmdir);
+        self.creds.act(caller, || {
+            rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR)
+        })
+    }
+
+    fn rename(
+        &self,
+        from: (&Self::Node, &CStr),
+        to: (&Self::Node, &CStr),
+        flags: u32,
+        caller: &Caller,
+    ) -> Result<()> {
+        self.count(Call::Rename);
+        let flags = RenameFlags::from_bits_retain(flags);
+        self.creds.act(caller, || {
+            rustix::fs::renameat_with(from.0, from.1, to.0, to.1, flags)
+        })
+    }
+
+    fn setattr(
+        &self,
+        of: Handle<'_, Self::Node, Self::File>,
+        change: &SetAttr,
+        caller: &Caller,
+    ) -> Result<()> {
+        self.count(Call::Setattr);
+        let fd = fd_of(of);
+        let path = fd_path(fd);
+        self.creds.act(caller, || {
+            if let Some(size) = change.size {
+                match of {
+                    Handle::File(file) => rustix::fs::ftruncate(file, size)?,
+                    Handle::Node(_) => truncate(path.as_cstr(), size)?,
+                }
+            }
+            if change.uid.is_some() || change.gid.is_some() {
+                let uid = change.uid.map(Uid::from_raw);
+                let gid = change.gid.map(Gid::from_raw);
+                rustix::fs::chownat(fd, c"", uid, gid, AtFlags::EMPTY_PATH)?;
+            }
+            if let Some(perm) = change.perm {
+                rustix::fs::chmod(path.as_cstr(), Mode::from_raw_mode(perm.into()))?;
+            }
+            if change.atime.is_some() || change.mtime.is_some() {
+                let times = Timestamps {
+                    last_access: timespec(change.atime),
+                    last_modification: timespec(change.mtime),
+                };
+                rustix::fs::utimensat(fd, c"", &times, AtFlags::EMPTY_PATH)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn write(&self, file: &Self::File, offset: u64, data: &[u8], how: WriteHow) -> Result<usize> {
+        // RWF_APPEND (0x10) instead of O_APPEND on the descriptor: whether to append
+        // is a matter of each write, and what comes from a mapping never does.
+        let mut flags = ReadWriteFlags::empty();
+        flags.set(ReadWriteFlags::from_bits_retain(0x10), how.append);
+        let full_sync = how.sync & libc::O_SYNC as u32 == libc::O_SYNC as u32;
+        flags.set(ReadWriteFlags::SYNC, full_sync);
+        flags.set(ReadWriteFlags::DSYNC, how.sync != 0 && !full_sync);
+        let now = rustix::fs::fcntl_getfl(file)?;
+        if now.contains(OFlags::DIRECT) != how.direct {
+            let mut wanted = now;
+            wanted.set(OFlags::DIRECT, how.direct);
+            rustix::fs::fcntl_setfl(file, wanted)?;
+        }
+        let write_all = || {
+            let mut done = 0;
+            while done < data.len() {
+                self.count(Call::Pwrite);
+                let rest = [io::IoSlice::new(&data[done..])];
+                match rustix::io::pwritev2(file, &rest, offset + done as u64, flags) {
+                    Ok(0) => break,
+                    Ok(n) => done += n,
+                    Err(Errno::INTR) => {}
+                    Err(_) if done > 0 => break,
+                    Err(e) => return Err(e),
+                }
+            }
+            Ok(done)
+        };
+        let sxid = how.kill_suid && self.stat_file(file)?.perm & 0o6000 != 0;
+        if sxid {
+            self.creds.without_fsetid(write_all)
+        } else {
+            write_all()
+        }
+    }
+
+    fn fsync(&self, file: &Self::File, data_only: bool) -> Result<()> {
+        self.count(Call::Fsync);
+        if data_only {
+            rustix::fs::fdatasync(file)
+        } else {
+            rustix::fs::fsync(file)
+        }
+    }
+
+    fn fsync_dir(&self, dir: &Self::Node) -> Result<()> {
+        let fd = self.reopen(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        self.count(Call::Fsync);
+        rustix::fs::fsync(fd)
+    }
+
+    fn fallocate(&self, file: &Self::File, mode: u32, offset: u64, len: u64) -> Result<()> {
+        self.count(Call::Fallocate);
+        let flags = FallocateFlags::from_bits_retain(mode);
+        rustix::fs::fallocate(file, flags, offset, len)
+    }
+
+    fn copy_range(
+        &self,
+        (from, mut from_at): (&Self::File, u64),
+        (to, mut to_at): (&Self::File, u64),
+        len: u64,
+    ) -> Result<u64> {
+        self.count(Call::CopyRange);
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        let n = rustix::fs::copy_file_range(from, Some(&mut from_at), to, Some(&mut to_at), len)?;
+        Ok(n as u64)
+    }
+
+    fn setxattr(
+        &self,
+        of: Handle<'_, Self::Node, Self::File>,
+        name: &CStr,
+        value: &[u8],
+        flags: u32,
+        caller: &Caller,
+    ) -> Result<()> {
+        self.count(Call::Setxattr);
+        let flags = XattrFlags::from_bits_retain(flags);
+        let path = fd_path(fd_of(of));
+        self.creds.act(caller, || {
+            rustix::fs::setxattr(path.as_cstr(), name, value, flags)
+        })
+    }
+
+    fn removexattr(
+        &self,
+        of: Handle<'_, Self::Node, Self::File>,
+        name: &CStr,
+        caller: &Caller,
+    ) -> Result<()> {
+        self.count(Call::Removexattr);
+        let path = fd_path(fd_of(of));
+        self.creds
+            .act(caller, || rustix::fs::removexattr(path.as_cstr(), name))
+    }
+
+    fn flags(&self, file: &Self::File) -> Result<u32> {
+        self.count(Call::Ioctl);
+        rustix::fs::ioctl_getflags(file).map(|flags| flags.bits())
+    }
+
+    fn set_flags(&self, file: &Self::File, flags: u32, caller: &Caller) -> Result<()> {
+        self.count(Call::Ioctl);
+        let flags = IFlags::from_bits_retain(flags);
+        self.creds
+            .act(caller, || rustix::fs::ioctl_setflags(file, flags))
     }
 
     fn calls(&self) -> Vec<(&'static str, u64)> {
         let counts = self.calls.iter().map(|c| c.load(Ordering::Relaxed));
-        CALL_NAMES.into_iter().zip(counts).collect()
+        CALL_NAMES.iter().copied().zip(counts).collect()
     }
 }
 
-fn kind_of(t: rustix::fs::FileType) -> Option<Kind> {
-    use rustix::fs::FileType as T;
+/// open(2)'s flags without those that are the caller's own business or were carried
+/// out already; appending is a matter of each write.
+fn open_flags(flags: u32) -> OFlags {
+    let dropped = OFlags::CREATE
+        | OFlags::EXCL
+        | OFlags::NOFOLLOW
+        | OFlags::NOCTTY
+        | OFlags::APPEND
+        | OFlags::PATH
+        | OFlags::TMPFILE
+        | OFlags::CLOEXEC;
+    (OFlags::from_bits_retain(flags) - dropped) | OFlags::CLOEXEC
+}
+
+/// truncate(2) by path, for an object that is not open: the caller's permission is
+/// asked by the path, as truncate(2) itself does.
+fn truncate(path: &CStr, size: u64) -> Result<()> {
+    let size = i64::try_from(size).map_err(|_| Errno::FBIG)?;
+    nix::unistd::truncate(path, size).map_err(|e| Errno::from_raw_os_error(e as i32))
+}
+
+fn timespec(t: Option<SetTime>) -> Timespec {
+    match t {
+        None => Timespec {
+            tv_sec: 0,
+            tv_nsec: rustix::fs::UTIME_OMIT,
+        },
+        Some(SetTime::Now) => Timespec {
+            tv_sec: 0,
+            tv_nsec: rustix::fs::UTIME_NOW,
+        },
+        Some(SetTime::At(t)) => Timespec {
+            tv_sec: t.sec,
+            tv_nsec: t.nsec.into(),
+        },
+    }
+}
+
+/// Undoes [`encode_dev`].
+fn decode_dev(rdev: u32) -> u64 {
+    rustix::fs::makedev(
+        (rdev >> 8) & 0xfff,
+        (rdev & 0xff) | ((rdev >> 12) & 0xfff00),
+    )
+}
+
+fn kind_of(t: FileType) -> Option<Kind> {
+    use FileType as T;
     Some(match t {
         T::RegularFile => Kind::Regular,
         T::Directory => Kind::Directory,

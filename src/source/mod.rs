@@ -11,6 +11,7 @@
 //!
 //! It does not cache, does not know nodeids, and decides no permission.
 
+pub mod creds;
 pub mod fake;
 pub mod host;
 
@@ -169,6 +170,76 @@ pub struct StatFs {
     pub namelen: u64,
 }
 
+/// Who asks for a change: the source decides for them, not for the daemon.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Caller {
+    /// Effective user.
+    pub uid: u32,
+    /// Effective group.
+    pub gid: u32,
+    /// Thread, by which the supplementary groups are found; 0 if it is not visible
+    /// from here.
+    pub pid: u32,
+    /// Its umask, for what creates.
+    pub umask: u32,
+}
+
+/// A pinned object or an open file.
+#[derive(Debug)]
+pub enum Handle<'a, N, F> {
+    /// The object.
+    Node(&'a N),
+    /// The open file.
+    File(&'a F),
+}
+
+impl<N, F> Clone for Handle<'_, N, F> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<N, F> Copy for Handle<'_, N, F> {}
+
+/// A time to be set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetTime {
+    /// The source's present time.
+    Now,
+    /// This one.
+    At(Time),
+}
+
+/// Attributes to be changed; `None` is left as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetAttr {
+    /// Permission bits, 0 to 07777.
+    pub perm: Option<u16>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size in bytes.
+    pub size: Option<u64>,
+    /// Last access.
+    pub atime: Option<SetTime>,
+    /// Last change of the contents.
+    pub mtime: Option<SetTime>,
+}
+
+/// How bytes are to be written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriteHow {
+    /// At the end, wherever that is by now (O_APPEND).
+    pub append: bool,
+    /// Past the page cache (O_DIRECT).
+    pub direct: bool,
+    /// Each write is to be durable: O_DSYNC or O_SYNC, as open(2)'s bits.
+    pub sync: u32,
+    /// The writer may not leave set-user-id and set-group-id standing.
+    pub kill_suid: bool,
+}
+
 /// The mirrored tree.
 pub trait Source: Send + Sync + 'static {
     /// A pinned object, cheap to clone.
@@ -197,6 +268,14 @@ pub trait Source: Send + Sync + 'static {
     /// Attributes of an open file, its name gone or not.
     fn stat_file(&self, file: &Self::File) -> Result<Attr>;
 
+    /// Attributes of either.
+    fn stat_of(&self, of: Handle<'_, Self::Node, Self::File>) -> Result<Attr> {
+        match of {
+            Handle::Node(node) => self.stat(node),
+            Handle::File(file) => self.stat_file(file),
+        }
+    }
+
     /// Target of a pinned symlink, written to `buf`; its length.
     fn readlink(&self, node: &Self::Node, buf: &mut [u8]) -> Result<usize>;
 
@@ -217,9 +296,9 @@ pub trait Source: Send + Sync + 'static {
     /// Figures of the filesystem that holds `node`.
     fn statfs(&self, node: &Self::Node) -> Result<StatFs>;
 
-    /// Opens a pinned regular file. `flags` are open(2)'s; O_CREAT, O_EXCL and
-    /// O_NOFOLLOW are ignored.
-    fn open(&self, node: &Self::Node, flags: u32) -> Result<Self::File>;
+    /// Opens an object anew. `flags` are open(2)'s; O_CREAT, O_EXCL, O_NOFOLLOW and
+    /// O_APPEND are ignored.
+    fn open(&self, of: Handle<'_, Self::Node, Self::File>, flags: u32) -> Result<Self::File>;
 
     /// Reads at `offset` into `buf`; fewer bytes than asked only at the end of the file.
     fn read(&self, file: &Self::File, offset: u64, buf: &mut [u8]) -> Result<usize>;
@@ -229,11 +308,119 @@ pub trait Source: Send + Sync + 'static {
 
     /// Value of an extended attribute, written to `buf`; its length. With an
     /// empty `buf` only the length.
-    fn getxattr(&self, node: &Self::Node, name: &CStr, buf: &mut [u8]) -> Result<usize>;
+    fn getxattr(
+        &self,
+        of: Handle<'_, Self::Node, Self::File>,
+        name: &CStr,
+        buf: &mut [u8],
+    ) -> Result<usize>;
 
     /// Names of the extended attributes, each with its NUL, written to `buf`;
     /// their length. With an empty `buf` only the length.
-    fn listxattr(&self, node: &Self::Node, buf: &mut [u8]) -> Result<usize>;
+    fn listxattr(&self, of: Handle<'_, Self::Node, Self::File>, buf: &mut [u8]) -> Result<usize>;
+
+    /// Creates a regular file and opens it with open(2)'s `flags`; opens the one that
+    /// is there already unless O_EXCL is among them. Never follows a symlink.
+    ///
+    /// # Errors
+    /// EEXIST, ELOOP (a symlink is there), and open(2)'s.
+    fn create(
+        &self,
+        dir: &Self::Node,
+        name: &CStr,
+        flags: u32,
+        mode: u32,
+        caller: &Caller,
+    ) -> Result<Self::File>;
+
+    /// mknod(2); `mode` holds the kind, `rdev` a device number in the kernel's 32-bit
+    /// encoding.
+    fn mknod(
+        &self,
+        dir: &Self::Node,
+        name: &CStr,
+        mode: u32,
+        rdev: u32,
+        caller: &Caller,
+    ) -> Result<()>;
+
+    /// mkdir(2).
+    fn mkdir(&self, dir: &Self::Node, name: &CStr, mode: u32, caller: &Caller) -> Result<()>;
+
+    /// symlink(2).
+    fn symlink(&self, dir: &Self::Node, name: &CStr, target: &CStr, caller: &Caller) -> Result<()>;
+
+    /// link(2): a further name for a pinned object, a symlink itself included.
+    fn link(
+        &self,
+        of: Handle<'_, Self::Node, Self::File>,
+        dir: &Self::Node,
+        name: &CStr,
+        caller: &Caller,
+    ) -> Result<()>;
+
+    /// unlink(2).
+    fn unlink(&self, dir: &Self::Node, name: &CStr, caller: &Caller) -> Result<()>;
+
+    /// rmdir(2).
+    fn rmdir(&self, dir: &Self::Node, name: &CStr, caller: &Caller) -> Result<()>;
+
+    /// renameat2(2) with its flags.
+    fn rename(
+        &self,
+        from: (&Self::Node, &CStr),
+        to: (&Self::Node, &CStr),
+        flags: u32,
+        caller: &Caller,
+    ) -> Result<()>;
+
+    /// Changes attributes of a pinned object, or of an open file.
+    fn setattr(
+        &self,
+        of: Handle<'_, Self::Node, Self::File>,
+        change: &SetAttr,
+        caller: &Caller,
+    ) -> Result<()>;
+
+    /// Writes all of `data` at `offset`, or at the end if `how.append`; bytes written.
+    fn write(&self, file: &Self::File, offset: u64, data: &[u8], how: WriteHow) -> Result<usize>;
+
+    /// fsync(2), or fdatasync(2) if `data_only`.
+    fn fsync(&self, file: &Self::File, data_only: bool) -> Result<()>;
+
+    /// fsync(2) of a pinned directory.
+    fn fsync_dir(&self, dir: &Self::Node) -> Result<()>;
+
+    /// fallocate(2) with its mode.
+    fn fallocate(&self, file: &Self::File, mode: u32, offset: u64, len: u64) -> Result<()>;
+
+    /// copy_file_range(2); bytes copied.
+    fn copy_range(&self, from: (&Self::File, u64), to: (&Self::File, u64), len: u64)
+    -> Result<u64>;
+
+    /// setxattr(2) with its flags.
+    fn setxattr(
+        &self,
+        of: Handle<'_, Self::Node, Self::File>,
+        name: &CStr,
+        value: &[u8],
+        flags: u32,
+        caller: &Caller,
+    ) -> Result<()>;
+
+    /// removexattr(2).
+    fn removexattr(
+        &self,
+        of: Handle<'_, Self::Node, Self::File>,
+        name: &CStr,
+        caller: &Caller,
+    ) -> Result<()>;
+
+    /// The inode flags of chattr(1), as FS_IOC_GETFLAGS gives them.
+    fn flags(&self, file: &Self::File) -> Result<u32>;
+
+    /// Sets the inode flags, as FS_IOC_SETFLAGS does.
+    fn set_flags(&self, file: &Self::File, flags: u32, caller: &Caller) -> Result<()>;
 
     /// Calls made so far, by kind; for `.nameifs/stats`.
     fn calls(&self) -> Vec<(&'static str, u64)>;

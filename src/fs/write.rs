@@ -1,0 +1,435 @@
+//! Changes (floor F5): each is made by the source, for the caller, and then followed
+//! by the dentry cache.
+
+use super::{Entry, FileId, Fs, Opened, Stat};
+use crate::dcache::{InodeId, InodeRef, NodeId};
+use crate::error::{Errno, Result};
+use crate::name::{Filename, QStr};
+use crate::namei::Found;
+use crate::source::{Attr, Caller, Handle, SetAttr, Source, WriteHow};
+
+/// Where a name is to be changed: everything a change needs of it.
+struct Place<N> {
+    parent: InodeId,
+    node: N,
+    name: Filename,
+}
+
+impl<S: Source> Fs<S> {
+    /// The place of `name` below `parent`, if it may be changed at all.
+    fn place(&self, parent: NodeId, name: &[u8]) -> Result<Place<S::Node>> {
+        self.writable()?;
+        QStr::new(name)?;
+        if self.virt.lookup(parent, name).is_some() {
+            // The virtual files are nobody's to change.
+            return Err(Errno::PERM);
+        }
+        let parent = self.inode(parent)?;
+        let node = self.namei.dir_node(parent)?;
+        Ok(Place {
+            parent,
+            node,
+            name: self.namei.names.getname_from(name)?,
+        })
+    }
+
+    /// What was made at a place, as a reply.
+    fn made(&self, place: &Place<S::Node>) -> Result<Entry> {
+        let attr = self
+            .namei
+            .source
+            .stat_at(&place.node, place.name.as_cstr())?;
+        let inode = self
+            .namei
+            .created(place.parent, &place.node, &place.name, &attr)?;
+        self.entry_of(inode, attr)
+    }
+
+    fn entry_of(&self, inode: InodeRef<'_>, attr: Attr) -> Result<Entry> {
+        let (name_left, attr_left) = (self.name_ttl(), self.attr_ttl());
+        self.into_entry(Found::Positive {
+            inode,
+            attr,
+            name_left,
+            attr_left,
+        })
+    }
+
+    /// MKNOD; `mode` holds the kind.
+    ///
+    /// # Errors
+    /// EROFS, EEXIST, EPERM, ENOSPC, and mknod(2)'s.
+    pub fn mknod(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        mode: u32,
+        rdev: u32,
+        caller: &Caller,
+    ) -> Result<Entry> {
+        let place = self.place(parent, name)?;
+        self.namei
+            .source
+            .mknod(&place.node, place.name.as_cstr(), mode, rdev, caller)?;
+        self.made(&place)
+    }
+
+    /// MKDIR.
+    ///
+    /// # Errors
+    /// EROFS, EEXIST, ENOSPC, and mkdir(2)'s.
+    pub fn mkdir(&self, parent: NodeId, name: &[u8], mode: u32, caller: &Caller) -> Result<Entry> {
+        let place = self.place(parent, name)?;
+        self.namei
+            .source
+            .mkdir(&place.node, place.name.as_cstr(), mode, caller)?;
+        self.made(&place)
+    }
+
+    /// SYMLINK.
+    ///
+    /// # Errors
+    /// EROFS, EEXIST, ENAMETOOLONG, and symlink(2)'s.
+    pub fn symlink(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        target: &[u8],
+        caller: &Caller,
+    ) -> Result<Entry> {
+        let place = self.place(parent, name)?;
+        let target = self.namei.names.getname_from(target)?;
+        let source = &self.namei.source;
+        source.symlink(&place.node, place.name.as_cstr(), target.as_cstr(), caller)?;
+        self.made(&place)
+    }
+
+    /// LINK: a further name for `nodeid`.
+    ///
+    /// # Errors
+    /// EROFS, EEXIST, EMLINK, EPERM, EXDEV, and link(2)'s.
+    pub fn link(
+        &self,
+        nodeid: NodeId,
+        parent: NodeId,
+        name: &[u8],
+        caller: &Caller,
+    ) -> Result<Entry> {
+        let place = self.place(parent, name)?;
+        let inode = self.inode(nodeid)?;
+        self.with_handle(inode, None, |of| {
+            self.namei
+                .source
+                .link(of, &place.node, place.name.as_cstr(), caller)
+        })?;
+        self.namei.changed(inode);
+        self.made(&place)
+    }
+
+    /// CREATE: makes a regular file if there is none, and opens it.
+    ///
+    /// # Errors
+    /// EROFS, EEXIST with O_EXCL, ESTALE if something else is there by now, and
+    /// open(2)'s.
+    pub fn create(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        flags: u32,
+        mode: u32,
+        caller: &Caller,
+    ) -> Result<(Entry, Opened)> {
+        let place = self.place(parent, name)?;
+        let source = &self.namei.source;
+        let made = source.create(&place.node, place.name.as_cstr(), flags, mode, caller);
+        let file = made.map_err(|e| match e {
+            // A symlink has come in between: the kernel has to look again.
+            Errno::LOOP => Errno::STALE,
+            other => other,
+        })?;
+        let attr = source.stat_file(&file)?;
+        let inode = self
+            .namei
+            .created(place.parent, &place.node, &place.name, &attr)?;
+        let opened = self.opened(inode.id(), file, &attr, flags)?;
+        match self.entry_of(inode, attr) {
+            Ok(entry) => Ok((entry, opened)),
+            Err(e) => {
+                self.release(opened.id);
+                Err(e)
+            }
+        }
+    }
+
+    /// UNLINK.
+    ///
+    /// # Errors
+    /// EROFS, ENOENT, EISDIR, EPERM, and unlink(2)'s.
+    pub fn unlink(&self, parent: NodeId, name: &[u8], caller: &Caller) -> Result<()> {
+        let place = self.place(parent, name)?;
+        self.namei
+            .source
+            .unlink(&place.node, place.name.as_cstr(), caller)?;
+        self.namei.removed(place.parent, QStr::new(name)?)
+    }
+
+    /// RMDIR. Whether the directory is empty is for the source to say.
+    ///
+    /// # Errors
+    /// EROFS, ENOENT, ENOTEMPTY, ENOTDIR, EBUSY, and rmdir(2)'s.
+    pub fn rmdir(&self, parent: NodeId, name: &[u8], caller: &Caller) -> Result<()> {
+        let place = self.place(parent, name)?;
+        self.namei
+            .source
+            .rmdir(&place.node, place.name.as_cstr(), caller)?;
+        self.namei.removed(place.parent, QStr::new(name)?)
+    }
+
+    /// RENAME and RENAME2, with renameat2(2)'s flags.
+    ///
+    /// # Errors
+    /// EROFS, ENOENT, EEXIST with NOREPLACE, EINVAL for flags that the source does
+    /// not know, and rename(2)'s.
+    pub fn rename(
+        &self,
+        (old_parent, old): (NodeId, &[u8]),
+        (new_parent, new): (NodeId, &[u8]),
+        flags: u32,
+        caller: &Caller,
+    ) -> Result<()> {
+        let from = self.place(old_parent, old)?;
+        let to = self.place(new_parent, new)?;
+        self.namei.source.rename(
+            (&from.node, from.name.as_cstr()),
+            (&to.node, to.name.as_cstr()),
+            flags,
+            caller,
+        )?;
+        let old = (from.parent, QStr::new(old)?);
+        self.namei.renamed(old, (to.parent, QStr::new(new)?), flags)
+    }
+
+    /// SETATTR, through an open file if `file` is given.
+    ///
+    /// # Errors
+    /// EROFS, EPERM, ESTALE if the object is gone, and those of chmod(2), chown(2),
+    /// truncate(2) and utimensat(2).
+    pub fn setattr(
+        &self,
+        nodeid: NodeId,
+        file: Option<FileId>,
+        change: &SetAttr,
+        caller: &Caller,
+    ) -> Result<Stat> {
+        if let Some(stat) = self.virt.getattr(nodeid) {
+            // `echo 1 > drop_caches` truncates first.
+            let harmless = SetAttr {
+                size: None,
+                atime: None,
+                mtime: None,
+                ..*change
+            };
+            return if harmless == SetAttr::default() {
+                Ok(stat)
+            } else {
+                Err(Errno::PERM)
+            };
+        }
+        self.writable()?;
+        let inode = self.inode(nodeid)?;
+        let source = &self.namei.source;
+        let done = self.with_handle(inode, file, |of| {
+            source.setattr(of, change, caller)?;
+            source.stat_of(of)
+        });
+        if done.is_err() {
+            // One of several changes may have been made.
+            self.namei.changed(inode);
+        }
+        let attr = done?;
+        self.namei.took_attr(inode, &attr);
+        Ok(self.stat_of(nodeid, inode, attr, self.attr_ttl()))
+    }
+
+    /// WRITE; bytes written.
+    ///
+    /// # Errors
+    /// EBADF, ENOSPC, EFBIG, and write(2)'s.
+    pub fn write(
+        &self,
+        nodeid: NodeId,
+        id: FileId,
+        offset: u64,
+        data: &[u8],
+        how: WriteHow,
+    ) -> Result<usize> {
+        if let Some(file) = self.files.virtual_file(id) {
+            return self.virt_write(&file, data);
+        }
+        self.writable()?;
+        let written = self
+            .files
+            .with_file(id, |f| self.namei.source.write(f, offset, data, how))?;
+        self.changed_data(nodeid);
+        written
+    }
+
+    /// What is cached of an object's attributes is void after its data changed.
+    fn changed_data(&self, nodeid: NodeId) {
+        if let Some(inode) = self.namei.dcache.inodes.find(nodeid) {
+            self.namei.changed(inode);
+        }
+    }
+
+    /// FSYNC.
+    ///
+    /// # Errors
+    /// EBADF, EIO, ENOSPC, and fsync(2)'s.
+    pub fn fsync(&self, id: FileId, data_only: bool) -> Result<()> {
+        if self.files.virtual_file(id).is_some() {
+            return Ok(());
+        }
+        self.files
+            .with_file(id, |f| self.namei.source.fsync(f, data_only))?
+    }
+
+    /// FSYNCDIR.
+    ///
+    /// # Errors
+    /// ESTALE, and fsync(2)'s.
+    pub fn fsync_dir(&self, nodeid: NodeId) -> Result<()> {
+        if Self::is_virtual(nodeid) {
+            return Ok(());
+        }
+        let node = self.namei.dir_node(self.inode(nodeid)?)?;
+        self.namei.source.fsync_dir(&node)
+    }
+
+    /// FALLOCATE with fallocate(2)'s mode.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP for a mode that the source does not know, ENOSPC, and fallocate(2)'s.
+    pub fn fallocate(
+        &self,
+        nodeid: NodeId,
+        id: FileId,
+        mode: u32,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        self.writable()?;
+        let done = self
+            .files
+            .with_file(id, |f| self.namei.source.fallocate(f, mode, offset, len))?;
+        self.changed_data(nodeid);
+        done
+    }
+
+    /// COPY_FILE_RANGE; bytes copied.
+    ///
+    /// # Errors
+    /// EXDEV and EOPNOTSUPP, on which the kernel copies by itself, and
+    /// copy_file_range(2)'s.
+    pub fn copy_range(
+        &self,
+        from: (FileId, u64),
+        to: (NodeId, FileId, u64),
+        len: u64,
+    ) -> Result<u64> {
+        self.writable()?;
+        let (nodeid, to_id, to_at) = to;
+        let done = self.files.with_file(from.0, |f| {
+            self.files.with_file(to_id, |t| {
+                self.namei.source.copy_range((f, from.1), (t, to_at), len)
+            })
+        })??;
+        self.changed_data(nodeid);
+        done
+    }
+
+    /// SETXATTR with setxattr(2)'s flags.
+    ///
+    /// # Errors
+    /// EROFS, EEXIST, ENODATA, ENOSPC, EOPNOTSUPP, and setxattr(2)'s.
+    pub fn setxattr(
+        &self,
+        nodeid: NodeId,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+        caller: &Caller,
+    ) -> Result<()> {
+        self.xattr(nodeid, name, |of, name| {
+            self.namei
+                .source
+                .setxattr(of, name.as_cstr(), value, flags, caller)
+        })
+    }
+
+    /// REMOVEXATTR.
+    ///
+    /// # Errors
+    /// EROFS, ENODATA, EOPNOTSUPP, and removexattr(2)'s.
+    pub fn removexattr(&self, nodeid: NodeId, name: &[u8], caller: &Caller) -> Result<()> {
+        self.xattr(nodeid, name, |of, name| {
+            self.namei.source.removexattr(of, name.as_cstr(), caller)
+        })
+    }
+
+    fn xattr(
+        &self,
+        nodeid: NodeId,
+        name: &[u8],
+        change: impl FnOnce(Handle<'_, S::Node, S::File>, &Filename) -> Result<()>,
+    ) -> Result<()> {
+        self.writable()?;
+        if Self::is_virtual(nodeid) {
+            return Err(Errno::PERM);
+        }
+        let name = self.namei.names.getname_from(name)?;
+        let inode = self.inode(nodeid)?;
+        let done = self.with_handle(inode, None, |of| change(of, &name));
+        // An ACL is part of the mode.
+        self.namei.changed(inode);
+        done
+    }
+
+    /// FS_IOC_GETFLAGS, of an open file or of a directory.
+    ///
+    /// # Errors
+    /// ENOTTY where the source has no such flags, ESTALE.
+    pub fn flags(&self, nodeid: NodeId, id: FileId) -> Result<u32> {
+        self.with_opened(nodeid, id, |f| self.namei.source.flags(f))
+    }
+
+    /// FS_IOC_SETFLAGS, of an open file or of a directory.
+    ///
+    /// # Errors
+    /// EROFS, EPERM, ENOTTY where the source has no such flags, ESTALE.
+    pub fn set_flags(&self, nodeid: NodeId, id: FileId, flags: u32, caller: &Caller) -> Result<()> {
+        self.writable()?;
+        let done = self.with_opened(nodeid, id, |f| {
+            self.namei.source.set_flags(f, flags, caller)
+        });
+        self.changed_data(nodeid);
+        done
+    }
+
+    /// Calls `f` with an open file, opened for the purpose if need be.
+    fn with_opened<R>(
+        &self,
+        nodeid: NodeId,
+        id: FileId,
+        f: impl FnOnce(&S::File) -> Result<R>,
+    ) -> Result<R> {
+        if Self::is_virtual(nodeid) {
+            return Err(Errno::NOTTY);
+        }
+        let inode = self.inode(nodeid)?;
+        let flags = (libc::O_RDONLY | libc::O_NONBLOCK) as u32;
+        self.with_handle(inode, Some(id), |of| match of {
+            Handle::File(file) => f(file),
+            Handle::Node(_) => f(&self.namei.source.open(of, flags)?),
+        })
+    }
+}

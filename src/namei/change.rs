@@ -1,0 +1,148 @@
+//! The dentry cache follows the changes that this mount makes (floor F4).
+//!
+//! Contract: called after the source has made the change, by the request that made
+//! it; the kernel holds the directory's own lock meanwhile, so no lookup below it
+//! is under way but a revalidation, whose answer is void by [`DirGuard::change`].
+
+use super::Namei;
+use crate::dcache::{DirGuard, InodeId, InodeRef};
+use crate::error::{Errno, Result};
+use crate::name::{Filename, QStr};
+use crate::source::{Attr, Source};
+use crate::sync::Arc;
+
+/// RENAME_EXCHANGE of renameat2(2).
+const EXCHANGE: u32 = 2;
+/// RENAME_WHITEOUT of renameat2(2).
+const WHITEOUT: u32 = 4;
+
+impl<S: Source> Namei<S> {
+    /// `name` below `parent` is now the object that `attr` is of.
+    ///
+    /// # Errors
+    /// ESTALE if the directory is gone, ENOMEM.
+    pub fn created(
+        &self,
+        parent: InodeId,
+        node: &S::Node,
+        name: &Filename,
+        attr: &Attr,
+    ) -> Result<InodeRef<'_>> {
+        let inode = self.iget(attr, node, name, self.clock.now())?;
+        let dir = self.dir(parent)?;
+        let mut guard = dir.lock();
+        // Not cached for want of memory: looked up again when it is needed.
+        let _ = self.dcache.set(
+            parent,
+            &mut guard,
+            QStr::new(name.as_bytes())?,
+            Some(inode.id()),
+        );
+        drop(guard);
+        self.changed(parent);
+        self.added(parent, crate::dcache::Added::Kept);
+        Ok(inode)
+    }
+
+    /// `name` below `parent` is no more.
+    ///
+    /// # Errors
+    /// ESTALE if the directory is gone.
+    pub fn removed(&self, parent: InodeId, name: QStr<'_>) -> Result<()> {
+        let dir = self.dir(parent)?;
+        let mut guard = dir.lock();
+        if let Some(inode) = self.dcache.peek(parent, name) {
+            // Its links and ctime are others now; a directory has none any more.
+            self.changed(inode);
+            self.nodes.remove(self.key(inode));
+        }
+        let _ = self.dcache.set(parent, &mut guard, name, None);
+        drop(guard);
+        self.changed(parent);
+        Ok(())
+    }
+
+    /// `old` below `old_parent` was renamed to `new` below `new_parent`, with
+    /// renameat2(2)'s flags.
+    ///
+    /// # Errors
+    /// ESTALE if a directory is gone.
+    pub fn renamed(
+        &self,
+        (old_parent, old): (InodeId, QStr<'_>),
+        (new_parent, new): (InodeId, QStr<'_>),
+        flags: u32,
+    ) -> Result<()> {
+        let (old_dir, new_dir) = (self.dir(old_parent)?, self.dir(new_parent)?);
+        // Two directory locks are taken in the order of their addresses.
+        let mut guards: (DirGuard<'_>, Option<DirGuard<'_>>) = if old_parent == new_parent {
+            (old_dir.lock(), None)
+        } else if Arc::as_ptr(&old_dir) < Arc::as_ptr(&new_dir) {
+            let old = old_dir.lock();
+            (old, Some(new_dir.lock()))
+        } else {
+            let new = new_dir.lock();
+            (old_dir.lock(), Some(new))
+        };
+        let moved = self.dcache.peek(old_parent, old);
+        let replaced = self.dcache.peek(new_parent, new);
+        let exchanged = flags & EXCHANGE != 0;
+        for inode in [moved, replaced].into_iter().flatten() {
+            self.changed(inode);
+        }
+        if !exchanged && let Some(inode) = replaced {
+            self.nodes.remove(self.key(inode));
+        }
+        let renaming = self.dcache.rename_write();
+        let now_old = if exchanged { replaced } else { None };
+        // What is not known stays unknown: with EXCHANGE and WHITEOUT something is
+        // there that was not looked up.
+        let known_old = if exchanged {
+            replaced.is_some()
+        } else {
+            flags & WHITEOUT == 0
+        };
+        let (old_guard, new_guard) = (&mut guards.0, guards.1.as_mut());
+        match new_guard {
+            Some(guard) => self.now_is(new_parent, guard, new, moved.is_some(), moved),
+            None => self.now_is(new_parent, old_guard, new, moved.is_some(), moved),
+        }
+        self.now_is(old_parent, old_guard, old, known_old, now_old);
+        drop(renaming);
+        drop(guards);
+        self.changed(old_parent);
+        self.changed(new_parent);
+        Ok(())
+    }
+
+    fn now_is(
+        &self,
+        parent: InodeId,
+        guard: &mut DirGuard<'_>,
+        name: QStr<'_>,
+        known: bool,
+        inode: Option<InodeId>,
+    ) {
+        if known {
+            let _ = self.dcache.set(parent, guard, name, inode);
+        } else {
+            guard.change();
+            self.dcache.remove(parent, guard, name);
+        }
+    }
+
+    /// The attributes of an inode are not what they were.
+    pub fn changed(&self, inode: InodeId) {
+        self.dcache.inodes.with_mut(inode, |i| i.forget_attr());
+    }
+
+    /// Keeps [`Errno::NOENT`] and the like for names apart from a directory that is gone.
+    ///
+    /// # Errors
+    /// As [`Namei::node`].
+    pub fn dir_node(&self, parent: InodeId) -> Result<S::Node> {
+        self.dir(parent)?;
+        self.node(parent)
+            .map_err(|e| if e == Errno::NOENT { Errno::STALE } else { e })
+    }
+}
