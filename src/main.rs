@@ -5,7 +5,6 @@
 
 mod cli;
 mod commands;
-mod stub;
 
 use std::process::ExitCode;
 

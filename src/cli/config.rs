@@ -16,9 +16,10 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nameifs::fs::{Coherence, Options, Readdirplus, SlabinfoMode};
+use nameifs::fuse::MountOptions;
+
 use super::{Failure, MountArgs, list, misuse, value};
-use crate::stub::fs::{Coherence, Options, Readdirplus, SlabinfoMode};
-use crate::stub::fuse::MountOptions;
 
 /// The smallest budget with which the caches can work at all.
 const LEAST_CACHE: u64 = 64 << 10;
@@ -382,6 +383,7 @@ impl Config {
                 passthrough,
                 read_only,
                 xattr: !(args.no_xattr || listed.args.no_xattr),
+                ..Options::default()
             },
             mount: MountOptions {
                 fsname: String::new(),
@@ -395,7 +397,6 @@ impl Config {
                 allow_root: listed.allow_root,
                 auto_unmount: listed.auto_unmount,
                 threads,
-                passthrough,
             },
         })
     }

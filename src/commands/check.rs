@@ -9,11 +9,12 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use nameifs::fs::SlabinfoMode;
+
 use super::mountinfo::{self, FSTYPE};
 use super::{SLABINFO, VIRTUAL_DIR, reason};
 use crate::cli::config::Config;
 use crate::cli::{Failure, Outcome, failed};
-use crate::stub::fs::SlabinfoMode;
 
 /// The directories of a mount, found and fit.
 #[derive(Debug)]

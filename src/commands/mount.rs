@@ -9,14 +9,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nameifs::fs::Fs;
+use nameifs::fuse::{self, Unmounter};
 use nameifs::source::host::HostSource;
 use nix::sys::signal::SigSet;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::{check, complain, daemon, log, mountinfo, reason, umount};
 use crate::cli::config::{Caller, Config};
 use crate::cli::{MountArgs, Outcome, failed};
-use crate::stub::fs::Fs;
-use crate::stub::fuse::{self, Unmounter};
 
 /// How long whoever still uses a mount that was told to end may go on.
 const GRACE: Duration = Duration::from_secs(5);
@@ -73,7 +74,14 @@ fn serve(config: &Config, caller: Caller) -> Outcome {
     }
     let mut options = config.mount.clone();
     options.fsname = config.shown_source(&places.source);
-    let fs = Fs::new(source, &config.fs);
+    let fs = Fs::new(source, config.fs.clone()).map_err(|e| {
+        failed(format!(
+            "cannot read source {}: {}",
+            config.source.display(),
+            reason(&e.into())
+        ))
+    })?;
+    allow_descriptors();
     let mut mounted = fuse::mount(fs, &places.mountpoint, &options)
         .map_err(|e| check::mount_failure(&e, config))?;
     let ender = Ender::new(mounted.unmounter(), places.mountpoint.clone());
@@ -100,6 +108,19 @@ fn serve(config: &Config, caller: Caller) -> Outcome {
             reason(&e)
         ))
     })
+}
+
+/// Lets the process hold as many descriptors as it may: every file that is open through the
+/// mirror is one here.
+fn allow_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    if let Err(e) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!("cannot raise the limit of descriptors: {e}");
+    }
 }
 
 /// Ends the mount when a signal says so.

@@ -45,7 +45,7 @@ fn defaults() {
     assert_eq!(c.fs.cache_size, 512 << 20);
     assert_eq!(c.fs.slabinfo, SlabinfoMode::Hidden);
     assert_eq!(c.fs.readdirplus, Readdirplus::Auto);
-    assert!(c.fs.passthrough && c.mount.passthrough && c.fs.xattr);
+    assert!(c.fs.passthrough && c.fs.xattr);
     assert!(!c.fs.read_only && !c.mount.read_only);
     assert!(c.mount.nosuid && c.mount.nodev && !c.mount.noexec && !c.mount.noatime);
     assert!(!c.mount.allow_other && !c.mount.allow_root && !c.mount.auto_unmount);
