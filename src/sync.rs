@@ -4,13 +4,19 @@
 //! the same on both sides, so nothing else changes under `--features loom`.
 
 #[cfg(not(feature = "loom"))]
-pub use std::sync::{Arc, atomic};
+pub use std::{
+    sync::{Arc, atomic},
+    thread_local,
+};
 
 #[cfg(not(feature = "loom"))]
 pub use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 #[cfg(feature = "loom")]
-pub use loom::sync::{Arc, atomic};
+pub use loom::{
+    sync::{Arc, atomic},
+    thread_local,
+};
 
 #[cfg(feature = "loom")]
 pub use model::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -21,7 +27,7 @@ mod model {
     pub use loom::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 
     /// A mutex that loom schedules.
-    #[derive(Debug)]
+    #[derive(Debug, Default)]
     pub struct Mutex<T>(loom::sync::Mutex<T>);
 
     impl<T> Mutex<T> {
@@ -51,6 +57,14 @@ mod model {
         /// Blocks until the lock is held shared.
         pub fn read(&self) -> RwLockReadGuard<'_, T> {
             self.0.read().expect("loom locks are not poisoned")
+        }
+        /// Blocks until the lock is held shared, beside a waiting writer too.
+        pub fn read_recursive(&self) -> RwLockReadGuard<'_, T> {
+            self.read()
+        }
+        /// Takes the lock exclusively if nobody holds it.
+        pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
+            self.0.try_write().ok()
         }
         /// Blocks until the lock is held exclusively.
         pub fn write(&self) -> RwLockWriteGuard<'_, T> {

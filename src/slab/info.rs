@@ -1,8 +1,35 @@
 //! Counters of the caches and their text form, version 2.1 of /proc/slabinfo.
+//!
+//! What it is for: [`Registry`] knows the caches of one mount and renders
+//! `.slabinfo`; [`parse_slabinfo`] reads it back, as strictly as the strictest
+//! of the format's readers.
+//!
+//! Its contract: the text is what `slabinfo_show` of the kernel's
+//! mm/slab_common.c prints, without statistics columns: two header lines, then
+//! 16 fields per cache; names are unique and made of `[A-Za-z0-9_-]`; every
+//! number is below 2^32; `objperslab` is at least 1. The registry holds caches
+//! weakly: a cache that has ended disappears, unless objects of it are out.
+//!
+//! What it does not do: it counts nothing; the rows come from the structures.
+
+use std::fmt::{self, Write};
+use std::sync::{Arc as StdArc, Weak};
 
 use crate::sync::{Arc, Mutex};
 
+/// The first line of `.slabinfo`.
+const VERSION: &str = "slabinfo - version: 2.1";
+/// The second line of `.slabinfo`.
+const COLUMNS: &str = "# name            <active_objs> <num_objs> <objsize> <objperslab> <pagesperslab> \
+     : tunables <limit> <batchcount> <sharedfactor> : slabdata <active_slabs> <num_slabs> <sharedavail>";
+/// The longest name that every reader takes, in bytes.
+const MAX_NAME: usize = 127;
+
 /// What one cache holds, as read from the structure itself.
+///
+/// `active_objs` never exceeds `num_objs`, also when read while others
+/// allocate and free; it is exact when nobody does. Objects in magazines and in
+/// the depot are free ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CacheInfo {
     /// The cache's name.
@@ -15,20 +42,36 @@ pub struct CacheInfo {
     pub objsize: u64,
     /// Objects in one slab.
     pub objperslab: u64,
-    /// Pages in one slab.
+    /// Pages of 4,096 bytes in one slab, rounded up.
     pub pagesperslab: u64,
-    /// Slabs with at least one object in use.
+    /// Objects that a thread's magazines hold at most; 0 without magazines.
+    pub limit: u64,
+    /// Objects that move between a thread and the depot at once.
+    pub batchcount: u64,
+    /// Full magazines that the depot holds at most.
+    pub sharedfactor: u64,
+    /// Slabs with at least one object in use or in a magazine.
     pub active_slabs: u64,
     /// Slabs.
     pub num_slabs: u64,
+    /// Objects in the depot.
+    pub sharedavail: u64,
 }
 
-type Source = Arc<dyn Fn() -> CacheInfo + Send + Sync>;
+/// A cache as the registry sees it.
+pub(super) trait Listed: Send + Sync {
+    /// The name in `.slabinfo`.
+    fn name(&self) -> &str;
+    /// The row of `.slabinfo`.
+    fn info(&self) -> CacheInfo;
+    /// Whether nobody can allocate from it any more.
+    fn ended(&self) -> bool;
+}
 
 /// The caches of one mount.
 #[derive(Default)]
 pub struct Registry {
-    caches: Mutex<Vec<Source>>,
+    caches: Mutex<Vec<Weak<dyn Listed>>>,
 }
 
 impl Registry {
@@ -39,28 +82,254 @@ impl Registry {
         })
     }
 
-    pub(super) fn register(&self, source: Source) {
-        self.caches.lock().push(source);
+    /// Makes a cache under a name that is valid and unique here, and lists it.
+    pub(super) fn register<C: Listed + 'static>(
+        &self,
+        name: &str,
+        make: impl FnOnce(String) -> StdArc<C>,
+    ) -> StdArc<C> {
+        let mut caches = self.caches.lock();
+        caches.retain(|cache| cache.strong_count() > 0);
+        let listed: Vec<_> = caches.iter().filter_map(Weak::upgrade).collect();
+        let cache = make(unique_name(name, |n| {
+            listed.iter().any(|cache| cache.name() == n)
+        }));
+        let weak: Weak<C> = StdArc::downgrade(&cache);
+        caches.push(weak);
+        // Before `listed`, which may hold the last reference to a cache and so run destructors.
+        drop(caches);
+        cache
+    }
+
+    fn listed(&self) -> Vec<StdArc<dyn Listed>> {
+        self.caches
+            .lock()
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect()
     }
 
     /// One row per cache, in order of creation.
     pub fn infos(&self) -> Vec<CacheInfo> {
-        let caches = self.caches.lock().clone();
-        caches.iter().map(|c| c()).collect()
+        self.listed().iter().map(|cache| cache.info()).collect()
     }
 
     /// The text of `.slabinfo`.
     pub fn render(&self) -> String {
         render_slabinfo(&self.infos())
     }
+
+    /// Caches that have ended while objects of theirs were out, with how many still are.
+    pub fn leaked(&self) -> Vec<(String, u64)> {
+        let ended = self
+            .listed()
+            .into_iter()
+            .filter(|cache| cache.ended())
+            .map(|cache| cache.info());
+        ended
+            .filter(|info| info.active_objs > 0)
+            .map(|info| (info.name, info.active_objs))
+            .collect()
+    }
 }
 
-/// Rows to text.
-pub fn render_slabinfo(_rows: &[CacheInfo]) -> String {
-    String::new()
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.infos()).finish()
+    }
 }
 
-/// Text to rows.
-pub fn parse_slabinfo(_text: &str) -> Option<Vec<CacheInfo>> {
-    None
+/// `name` with what the format's readers refuse replaced, and a number behind it if it is taken.
+fn unique_name(name: &str, taken: impl Fn(&str) -> bool) -> String {
+    let fit = |c: char| if is_name_char(c) { c } else { '_' };
+    let base: String = name.chars().map(fit).take(MAX_NAME).collect();
+    let base = if base.is_empty() {
+        "_".to_owned()
+    } else {
+        base
+    };
+    let mut unique = base.clone();
+    for number in 2.. {
+        if !taken(&unique) {
+            break;
+        }
+        let suffix = format!("-{number}");
+        unique = base[..base.len().min(MAX_NAME - suffix.len())].to_owned() + &suffix;
+    }
+    unique
+}
+
+fn is_name_char(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_' || c == '-'
+}
+
+/// Rows to text. Numbers of 2^32 and more are shown as 2^32 - 1, and an
+/// `objperslab` of 0 as 1, because readers of the format fail on others.
+pub fn render_slabinfo(rows: &[CacheInfo]) -> String {
+    let mut text = format!("{VERSION}\n{COLUMNS}\n");
+    for row in rows {
+        let n = |number: u64| number.min(u64::from(u32::MAX));
+        writeln!(
+            text,
+            "{:<17} {:>6} {:>6} {:>6} {:>4} {:>4} : tunables {:>4} {:>4} {:>4} : slabdata {:>6} {:>6} {:>6}",
+            row.name,
+            n(row.active_objs),
+            n(row.num_objs),
+            n(row.objsize),
+            n(row.objperslab).max(1),
+            n(row.pagesperslab),
+            n(row.limit),
+            n(row.batchcount),
+            n(row.sharedfactor),
+            n(row.active_slabs),
+            n(row.num_slabs),
+            n(row.sharedavail),
+        )
+        .expect("writing to a String does not fail");
+    }
+    text
+}
+
+/// Text to rows; `None` if it is not exactly what [`render_slabinfo`] prints
+/// for some rows with valid, unique names.
+pub fn parse_slabinfo(text: &str) -> Option<Vec<CacheInfo>> {
+    let rows: Vec<_> = text.lines().skip(2).map(parse_row).collect::<Option<_>>()?;
+    let mut names: Vec<_> = rows.iter().map(|row| &row.name).collect();
+    names.sort_unstable();
+    let unique = names.windows(2).all(|pair| pair[0] != pair[1]);
+    (unique && render_slabinfo(&rows) == text).then_some(rows)
+}
+
+fn parse_row(line: &str) -> Option<CacheInfo> {
+    let mut fields = line.split_ascii_whitespace();
+    let name = fields.next()?;
+    if name.len() > MAX_NAME || !name.chars().all(is_name_char) {
+        return None;
+    }
+    // Words and order are checked by rendering the row again.
+    let mut number = || fields.by_ref().find_map(|field| field.parse().ok());
+    Some(CacheInfo {
+        name: name.to_owned(),
+        active_objs: number()?,
+        num_objs: number()?,
+        objsize: number()?,
+        objperslab: number()?,
+        pagesperslab: number()?,
+        limit: number()?,
+        batchcount: number()?,
+        sharedfactor: number()?,
+        active_slabs: number()?,
+        num_slabs: number()?,
+        sharedavail: number()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn names() -> CacheInfo {
+        CacheInfo {
+            name: "getname_cache".into(),
+            active_objs: 3,
+            num_objs: 24,
+            objsize: 4096,
+            objperslab: 8,
+            pagesperslab: 8,
+            limit: 128,
+            batchcount: 64,
+            sharedfactor: 32,
+            active_slabs: 1,
+            num_slabs: 3,
+            sharedavail: 64,
+        }
+    }
+
+    #[test]
+    fn the_text_is_the_kernels() {
+        let text = render_slabinfo(&[names()]);
+        assert_eq!(
+            text,
+            "slabinfo - version: 2.1\n\
+             # name            <active_objs> <num_objs> <objsize> <objperslab> <pagesperslab> : tunables <limit> \
+             <batchcount> <sharedfactor> : slabdata <active_slabs> <num_slabs> <sharedavail>\n\
+             getname_cache          3     24   4096    8    8 : tunables  128   64   32 : slabdata      1      3     64\n"
+        );
+        assert_eq!(text.lines().nth(2).unwrap().split_whitespace().count(), 16);
+    }
+
+    #[test]
+    fn what_readers_refuse_is_refused() {
+        let good = render_slabinfo(&[names()]);
+        assert_eq!(parse_slabinfo(&good), Some(vec![names()]));
+        let twice = render_slabinfo(&[names(), names()]);
+        let no_objects = good.replace("   4096    8 ", "   4096    0 ");
+        let big = good.replace("     24 ", " 4294967296 ");
+        let negative = good.replace("     24 ", "    -24 ");
+        for bad in [
+            "",
+            &good.replace("2.1", "2.0"),
+            &good.replace("# name", "#name"),
+            good.trim_end(),
+            &good.replace("64\n", "64 \n"),
+            &good.replace("64\n", "64\n\n"),
+            &good.replace("64\n", "64 : globalstat 1\n"),
+            &good.replace("getname_cache", "getname cache"),
+            &good.replace("getname_cache", "getname.cache"),
+            &good.replace("getname_cache ", &"n".repeat(128)),
+            &good.replace("tunables", "slabdata"),
+            &no_objects,
+            &big,
+            &negative,
+            &twice,
+        ] {
+            assert_ne!(bad, good);
+            assert_eq!(parse_slabinfo(bad), None, "accepted: {bad}");
+        }
+    }
+
+    #[test]
+    fn numbers_too_large_are_cut() {
+        let row = CacheInfo {
+            num_objs: 1 << 40,
+            objperslab: 0,
+            ..names()
+        };
+        let back = parse_slabinfo(&render_slabinfo(&[row])).unwrap();
+        assert_eq!(
+            (back[0].num_objs, back[0].objperslab),
+            (u64::from(u32::MAX), 1)
+        );
+    }
+
+    #[test]
+    fn names_become_valid_and_unique() {
+        assert_eq!(unique_name("a b.c", |_| false), "a_b_c");
+        assert_eq!(unique_name("", |_| false), "_");
+        assert_eq!(unique_name("x", |n| n == "x" || n == "x-2"), "x-3");
+        let long = "n".repeat(200);
+        assert_eq!(unique_name(&long, |n| !n.contains('-')).len(), 127);
+    }
+
+    prop_compose! {
+        fn row()(name in "[A-Za-z0-9_-]{1,127}", n in proptest::array::uniform11(0..=u32::MAX)) -> CacheInfo {
+            let n = n.map(u64::from);
+            CacheInfo {
+                name, active_objs: n[0], num_objs: n[1], objsize: n[2], objperslab: n[3].max(1),
+                pagesperslab: n[4], limit: n[5], batchcount: n[6], sharedfactor: n[7],
+                active_slabs: n[8], num_slabs: n[9], sharedavail: n[10],
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn text_and_rows_say_the_same(mut rows in proptest::collection::vec(row(), 0..5)) {
+            rows.sort_by(|a, b| a.name.cmp(&b.name));
+            rows.dedup_by(|a, b| a.name == b.name);
+            prop_assert_eq!(parse_slabinfo(&render_slabinfo(&rows)), Some(rows));
+        }
+    }
 }

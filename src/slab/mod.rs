@@ -11,8 +11,16 @@
 //! This module knows no word of filesystems.
 
 mod cache;
+mod guard;
+mod index;
 mod info;
+mod layout;
+mod lists;
+mod magazine;
+mod page;
+mod store;
 mod table;
+mod thread;
 
 pub use cache::{KmemCache, Obj};
 pub use info::{CacheInfo, Registry, parse_slabinfo, render_slabinfo};
@@ -32,3 +40,6 @@ bitflags::bitflags! {
 /// The cache could not supply an object (out of memory, or an injected fault).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllocError;
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests;
