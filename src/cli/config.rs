@@ -401,10 +401,16 @@ impl Config {
         })
     }
 
-    /// What /proc/mounts shows as the source, given the source's absolute path.
-    pub fn shown_source(&self, source: &Path) -> String {
+    /// What /proc/mounts shows as the source, given the source's absolute path; with commas
+    /// and backslashes escaped where it goes into a list of options.
+    pub fn shown_source(&self, source: &Path, in_list: bool) -> String {
         let name = self.fsname.as_deref().unwrap_or(source.as_os_str());
-        name.to_string_lossy().into_owned()
+        let name = name.to_string_lossy();
+        if in_list {
+            name.replace('\\', "\\\\").replace(',', "\\,")
+        } else {
+            name.into_owned()
+        }
     }
 }
 

@@ -166,23 +166,27 @@ impl Serving {
 /// New kernels tell the connection in the descriptor's fdinfo; for others the command line is
 /// looked at, where a daemon carries its mountpoint.
 pub fn serving(mount: &Mount) -> Option<Serving> {
-    let processes: Vec<PathBuf> = fs::read_dir("/proc")
+    let servers: Vec<(PathBuf, Vec<PathBuf>)> = fs::read_dir("/proc")
         .map(|dir| {
             dir.flatten()
-                .map(|e| e.path())
-                .filter(|p| pid_of(p).is_some())
+                .map(|entry| entry.path())
+                .filter(|process| pid_of(process).is_some())
+                .map(|process| (fuse_descriptors(&process), process))
+                .filter(|(fdinfos, _)| !fdinfos.is_empty())
+                .map(|(fdinfos, process)| (process, fdinfos))
                 .collect()
         })
         .unwrap_or_default();
-    let found = processes
+    let connected = servers
         .iter()
-        .find(|process| holds_connection(process, mount.minor))
-        .or_else(|| {
-            processes
-                .iter()
-                .find(|process| names_mountpoint(process, &mount.mountpoint))
-        })?;
-    let pid = pid_of(found)?;
+        .find(|(_, fdinfos)| holds_connection(fdinfos, mount.minor));
+    let named = || {
+        servers
+            .iter()
+            .find(|(process, _)| names_mountpoint(process, &mount.mountpoint))
+    };
+    let (process, _) = connected.or_else(named)?;
+    let pid = pid_of(process)?;
     let fd = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
     Some(Serving { pid, fd })
 }
@@ -191,17 +195,23 @@ fn pid_of(process: &Path) -> Option<i32> {
     process.file_name()?.to_str()?.parse().ok()
 }
 
-/// Whether a process has /dev/fuse open for this connection.
-fn holds_connection(process: &Path, connection: u32) -> bool {
-    let Ok(fds) = fs::read_dir(process.join("fd")) else {
-        return false;
-    };
-    fds.flatten()
-        .filter(|fd| fs::read_link(fd.path()).is_ok_and(|to| to == Path::new("/dev/fuse")))
-        .any(|fd| {
-            let info = process.join("fdinfo").join(fd.file_name());
-            fs::read_to_string(info).is_ok_and(|info| connection_in(&info) == Some(connection))
+/// The fdinfo files of the descriptors of /dev/fuse that a process has.
+fn fuse_descriptors(process: &Path) -> Vec<PathBuf> {
+    fs::read_dir(process.join("fd"))
+        .map(|fds| {
+            fds.flatten()
+                .filter(|fd| fs::read_link(fd.path()).is_ok_and(|to| to == Path::new("/dev/fuse")))
+                .map(|fd| process.join("fdinfo").join(fd.file_name()))
+                .collect()
         })
+        .unwrap_or_default()
+}
+
+/// Whether one of these descriptors is of this connection.
+fn holds_connection(fdinfos: &[PathBuf], connection: u32) -> bool {
+    fdinfos.iter().any(|info| {
+        fs::read_to_string(info).is_ok_and(|info| connection_in(&info) == Some(connection))
+    })
 }
 
 /// The connection's number in the text of an fdinfo.

@@ -22,7 +22,11 @@ pub fn init(config: &Config) -> Outcome {
     if config.daemon && config.log.is_none() {
         return Ok(());
     }
-    let default = if config.log.is_some() { "info" } else { "warn" };
+    // The transport warns of every unmount that another process made.
+    let default = match config.log {
+        Some(_) => "info,fuser=error",
+        None => "warn,fuser=error",
+    };
     let filter = match std::env::var_os("RUST_LOG") {
         None => EnvFilter::new(default),
         Some(text) if text.is_empty() => EnvFilter::new(default),

@@ -73,7 +73,9 @@ fn serve(config: &Config, caller: Caller) -> Outcome {
         daemon::tie_to(parent)?;
     }
     let mut options = config.mount.clone();
-    options.fsname = config.shown_source(&places.source);
+    // As root the kernel gets the name as it is, for a user fusermount3 gets it in a list.
+    let in_list = !caller.root || options.auto_unmount;
+    options.fsname = config.shown_source(&places.source, in_list);
     let fs = Fs::new(source, config.fs.clone()).map_err(|e| {
         failed(format!(
             "cannot read source {}: {}",

@@ -169,8 +169,12 @@ fn words_without_effect() {
 #[test]
 fn the_shown_source() {
     let source = Path::new("/abs/src");
-    assert_eq!(config("").shown_source(source), "/abs/src");
-    assert_eq!(config(r"-o fsname=a\,b").shown_source(source), "a,b");
+    for in_list in [false, true] {
+        assert_eq!(config("").shown_source(source, in_list), "/abs/src");
+    }
+    let c = config(r"-o fsname=a\,b\\c");
+    assert_eq!(c.shown_source(source, false), r"a,b\c");
+    assert_eq!(c.shown_source(source, true), r"a\,b\\c");
 }
 
 #[test]
