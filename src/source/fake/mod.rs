@@ -269,6 +269,7 @@ impl Source for FakeSource {
             Ok(FsTraits {
                 stable_cookies,
                 remote: config.remote,
+                birth_times: config.births == Births::Distinct,
                 name: "fake",
             })
         })

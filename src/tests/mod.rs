@@ -1,0 +1,3 @@
+//! White-box tests that span floors.
+
+mod floors;
