@@ -264,7 +264,7 @@ impl<S: Source> Namei<S> {
         let moment = dir.begin();
         let filename = self.names.getname_from(name.as_bytes())?;
         let node = self.node(parent)?;
-        let asked = SystemTime::now();
+        let asked = self.clock.wall();
         match self.source.stat_at(&node, filename.as_cstr()) {
             Ok(attr) => {
                 let now = self.clock.now();
@@ -392,7 +392,7 @@ impl<S: Source> Namei<S> {
 
     /// The stamp of a directory whose attributes were read just now.
     pub fn stamp(&self, inode: InodeId, attr: &Attr) -> Stamp {
-        let racy = !is_older(attr.ctime, SystemTime::now(), tick(self.is_remote(inode)));
+        let racy = !is_older(attr.ctime, self.clock.wall(), tick(self.is_remote(inode)));
         Stamp {
             mtime: attr.mtime,
             ctime: attr.ctime,
