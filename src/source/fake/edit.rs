@@ -268,8 +268,13 @@ impl<'a> Edit<'a> {
 
     /// Attributes of the object at `path`.
     pub fn attr(&self, path: impl AsRef<[u8]>) -> Result<Attr> {
-        let node = self.node(path)?;
-        Ok(node.object.attr(node.mnt))
+        self.node(path).map(|node| self.attr_of(&node))
+    }
+
+    /// Attributes of an object, its name gone or not.
+    pub fn attr_of(&self, node: &Node) -> Attr {
+        let _world = self.world();
+        node.object.attr(node.mnt)
     }
 
     /// Names in the directory at `path`, in its order, without dots.
@@ -282,9 +287,14 @@ impl<'a> Edit<'a> {
 
     /// Contents of the file at `path`.
     pub fn contents(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>> {
-        let world = self.world();
-        let node = find(&world, path.as_ref())?;
-        with_body(&node, |body| match body {
+        let node = self.node(path)?;
+        self.contents_of(&node)
+    }
+
+    /// Contents of a file, its name gone or not.
+    pub fn contents_of(&self, node: &Node) -> Result<Vec<u8>> {
+        let _world = self.world();
+        with_body(node, |body| match body {
             Body::File(data) => {
                 let mut bytes = vec![0; data.size() as usize];
                 data.read(0, &mut bytes);

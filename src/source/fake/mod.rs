@@ -59,6 +59,13 @@ pub struct File {
     flags: u32,
 }
 
+impl File {
+    /// The object that is open.
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
+}
+
 impl Default for FakeSource {
     fn default() -> Self {
         Self::new(FsConfig::default())
