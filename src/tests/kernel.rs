@@ -82,7 +82,8 @@ impl Kernel {
 
     /// To be called after every change from behind.
     pub(super) fn look(&mut self) {
-        self.truth.record(&self.source, self.clock.now());
+        let open: Vec<Node> = self.files.iter().map(|open| open.node.clone()).collect();
+        self.truth.record(&self.source, &open, self.clock.now());
     }
 
     /// Past every timeout.
@@ -179,10 +180,7 @@ impl Kernel {
     }
 
     fn check_attr(&self, attr: &Attr, from: Millis) {
-        let held = self
-            .truth
-            .since(from)
-            .any(|tree| tree.0.values().any(|held| held == attr));
+        let held = self.truth.since(from).any(|tree| tree.has(attr));
         assert!(held, "no object had {attr:?} at any time since {from}");
     }
 
@@ -267,6 +265,7 @@ impl Kernel {
         // It may have lost its name already, but the mount must have opened that very object.
         let node = self.fs.with_file(id, |file| file.node().clone()).unwrap();
         self.files.push(Open { id, known, node });
+        self.look();
         Ok(true)
     }
 
@@ -288,6 +287,7 @@ impl Kernel {
     pub(super) fn release(&mut self, n: usize) {
         let open = self.files.remove(n);
         self.fs.release(open.id);
+        self.look();
     }
 
     /// Lists a directory, with a reply of at most `chunk` entries each time; names with
@@ -453,7 +453,7 @@ impl Kernel {
     }
 
     /// Forgets everything, drops everything: nothing may be left.
-    pub(super) fn unmount(mut self) {
+    pub(super) fn unmount(&mut self) {
         while !self.files.is_empty() {
             self.release(0);
         }
@@ -475,7 +475,7 @@ impl Kernel {
 }
 
 pub(super) fn lossy(name: &[u8]) -> String {
-    String::from_utf8_lossy(&name[..name.len().min(20)]).into_owned()
+    String::from_utf8_lossy(&name[..name.len().min(60)]).into_owned()
 }
 
 /// Options for a mode whose timeouts differ, so that none stands for another.

@@ -11,7 +11,7 @@ use proptest::test_runner::Config;
 use super::kernel::{Kernel, Known, lossy, options};
 use super::plan::{MOUNTED, NAMES, Plain, Step, step};
 use super::truth::join;
-use crate::error::Result;
+use crate::error::{Errno, Result};
 use crate::fs::{Coherence, Options};
 use crate::source::Kind;
 use crate::source::fake::{Births, Cookies, FakeSource, FsConfig, Node};
@@ -22,6 +22,16 @@ struct Model {
     plain: Plain,
     /// Makes contents differ.
     made: usize,
+    /// The steps in words, shown on failure where `MODEL_TRACE` is set.
+    trace: Vec<String>,
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        if std::thread::panicking() && std::env::var_os("MODEL_TRACE").is_some() {
+            eprintln!("TRACE\n  {}", self.trace.join("\n  "));
+        }
+    }
 }
 
 impl Model {
@@ -35,6 +45,7 @@ impl Model {
             kernel,
             plain: Plain::new(),
             made: 0,
+            trace: Vec::new(),
         }
     }
 
@@ -44,9 +55,15 @@ impl Model {
     }
 
     /// Whether the source allows a change exactly when the plain tree does.
-    fn agreed<R>(&mut self, allowed: bool, done: Result<R>, what: &str) {
+    fn agreed<R>(&mut self, allowed: bool, done: Result<R>, what: String) {
         assert_eq!(allowed, done.is_ok(), "{what}: {:?}", done.err());
         self.kernel.look();
+        self.trace(|| format!("{what}: {}", if allowed { "done" } else { "refused" }));
+    }
+
+    fn trace(&mut self, line: impl FnOnce() -> String) {
+        let line = format!("{:>5} {}", self.kernel.now(), line());
+        self.trace.push(line);
     }
 
     fn run(&mut self, step: &Step) {
@@ -80,13 +97,17 @@ impl Model {
                     Kind::Symlink => edit.symlink(&contents, &path),
                     _ => edit.mknod(&path, kind, 0o644, 7),
                 };
-                self.agreed(allowed, done, "make");
+                self.agreed(allowed, done, format!("make {kind:?} {}", lossy(&path)));
             }
             Step::Link(of, dir, name) => {
                 let (of, dir) = (plain.any(of)?, plain.any_dir(dir)?);
                 let path = join(&dir, NAMES[name % NAMES.len()]);
                 let allowed = plain.link(&of, &path);
-                self.agreed(allowed, edit.link(&of, &path), "link");
+                self.agreed(
+                    allowed,
+                    edit.link(&of, &path),
+                    format!("link {} {}", lossy(&of), lossy(&path)),
+                );
             }
             Step::Remove(of) => {
                 let of = plain.any(of)?;
@@ -97,41 +118,61 @@ impl Model {
                 } else {
                     edit.unlink(&of)
                 };
-                self.agreed(allowed, done, "remove");
+                self.agreed(allowed, done, format!("remove {}", lossy(&of)));
             }
             Step::RemoveAll(of) => {
                 let of = plain.any(of)?;
                 if plain.may_remove_all(&of) {
                     plain.remove_all(&of);
-                    self.agreed(true, edit.remove_all(&of), "remove_all");
+                    self.agreed(
+                        true,
+                        edit.remove_all(&of),
+                        format!("remove_all {}", lossy(&of)),
+                    );
                 }
             }
             Step::Rename(from, dir, name) => {
                 let (from, dir) = (plain.any(from)?, plain.any_dir(dir)?);
                 let to = join(&dir, NAMES[name % NAMES.len()]);
                 let allowed = plain.rename(&from, &to);
-                self.agreed(allowed, edit.rename(&from, &to), "rename");
+                self.agreed(
+                    allowed,
+                    edit.rename(&from, &to),
+                    format!("rename {} {}", lossy(&from), lossy(&to)),
+                );
             }
             Step::Exchange(one, other) => {
                 let (one, other) = (plain.any(one)?, plain.any(other)?);
                 let allowed = plain.exchange(&one, &other);
-                self.agreed(allowed, edit.exchange(&one, &other), "exchange");
+                self.agreed(
+                    allowed,
+                    edit.exchange(&one, &other),
+                    format!("exchange {} {}", lossy(&one), lossy(&other)),
+                );
             }
             Step::Replace(of) => {
                 let of = plain.any(of)?;
                 let contents = self.contents();
                 let allowed = self.plain.replace(&of, &contents);
-                self.agreed(allowed, edit.replace(&of, &contents), "replace");
+                self.agreed(
+                    allowed,
+                    edit.replace(&of, &contents),
+                    format!("replace {}", lossy(&of)),
+                );
             }
             Step::Chmod(of, perm) => {
                 let of = plain.any(of)?;
                 plain.change(&of, |thing| thing.perm = perm);
-                self.agreed(true, edit.chmod(&of, perm), "chmod");
+                self.agreed(true, edit.chmod(&of, perm), format!("chmod {}", lossy(&of)));
             }
             Step::SetXattr(of) => {
                 let of = plain.any(of)?;
                 plain.change(&of, |thing| thing.xattr = true);
-                self.agreed(true, edit.setxattr(&of, "user.x", "value"), "setxattr");
+                self.agreed(
+                    true,
+                    edit.setxattr(&of, "user.x", "value"),
+                    format!("setxattr {}", lossy(&of)),
+                );
             }
             Step::Truncate(of, size) => {
                 let of = plain.any(of)?;
@@ -139,7 +180,11 @@ impl Model {
                 if allowed {
                     plain.change(&of, |thing| thing.contents.resize(size.into(), 0));
                 }
-                self.agreed(allowed, edit.truncate(&of, size.into()), "truncate");
+                self.agreed(
+                    allowed,
+                    edit.truncate(&of, size.into()),
+                    format!("truncate {}", lossy(&of)),
+                );
             }
             Step::Append(of) => {
                 let of = plain.any(of)?;
@@ -147,7 +192,11 @@ impl Model {
                 if allowed {
                     plain.change(&of, |thing| thing.contents.extend_from_slice(b"+"));
                 }
-                self.agreed(allowed, edit.append(&of, "+"), "append");
+                self.agreed(
+                    allowed,
+                    edit.append(&of, "+"),
+                    format!("append {}", lossy(&of)),
+                );
             }
             _ => return None,
         }
@@ -156,26 +205,53 @@ impl Model {
 
     /// Asks the mount, or does something to it.
     fn ask(&mut self, step: &Step) {
-        let (kernel, plain) = (&mut self.kernel, &self.plain);
+        let plain = &self.plain;
         let path = |n| plain.mounted(n).unwrap_or_default();
+        let dir = |n| plain.mounted_dir(n).unwrap_or_default();
         match *step {
-            Step::Lookup(dir, name) => {
-                let dir = plain.mounted_dir(dir).unwrap_or_default();
-                kernel.walk(&join(&dir, NAMES[name % NAMES.len()])).unwrap();
+            Step::Lookup(of, name) => {
+                let path = join(&dir(of), NAMES[name % NAMES.len()]);
+                self.trace(|| format!("lookup {}", lossy(&path)));
+                self.kernel.walk(&path).unwrap();
             }
-            Step::Stat(of) => drop(kernel.stat(&path(of)).unwrap()),
+            Step::Stat(of) => {
+                let path = path(of);
+                self.trace(|| format!("stat {}", lossy(&path)));
+                self.kernel.stat(&path).unwrap();
+            }
             Step::Readlink(of) => {
-                let of = path(of);
-                if plain.kind(&of) == Some(Kind::Symlink) {
-                    drop(kernel.readlink(&of));
+                let path = path(of);
+                if plain.kind(&path) == Some(Kind::Symlink) {
+                    self.trace(|| format!("readlink {}", lossy(&path)));
+                    // EINVAL where it is still taken for what it was before.
+                    assert_ne!(self.kernel.readlink(&path).err(), Some(Errno::STALE));
                 }
             }
-            Step::GetXattr(of) => drop(kernel.xattr(&path(of)).unwrap()),
-            Step::List(dir, chunk, plus) => {
-                let dir = plain.mounted_dir(dir).unwrap_or_default();
-                kernel.list_path(&dir, chunk, plus).unwrap();
+            Step::GetXattr(of) => {
+                let path = path(of);
+                self.trace(|| format!("getxattr {}", lossy(&path)));
+                self.kernel.xattr(&path).unwrap();
             }
-            Step::Open(of) => drop(kernel.open(&path(of)).unwrap()),
+            Step::List(of, chunk, plus) => {
+                let path = dir(of);
+                self.trace(|| format!("list {} {chunk} {plus}", lossy(&path)));
+                self.kernel.list_path(&path, chunk, plus).unwrap();
+            }
+            Step::Open(of) => {
+                let path = path(of);
+                self.trace(|| format!("open {}", lossy(&path)));
+                self.kernel.open(&path).unwrap();
+            }
+            _ => self.tend(step),
+        }
+    }
+
+    /// Does something to the mount, or to what the kernel holds of it.
+    fn tend(&mut self, step: &Step) {
+        self.trace(|| format!("{step:?}"));
+        let kernel = &mut self.kernel;
+        let known: Vec<u64> = kernel.counts.keys().copied().collect();
+        match *step {
             Step::Fstat(n) => {
                 if let Some(n) = n.checked_rem(kernel.files.len()) {
                     kernel.check_open(n);
@@ -187,26 +263,25 @@ impl Model {
                 }
             }
             Step::Forget(n, all) => {
-                let all_known: Vec<u64> = kernel.counts.keys().copied().collect();
-                if let Some(n) = n.checked_rem(all_known.len()) {
-                    kernel.forget(all_known[n], if all { u64::MAX } else { 1 });
+                if let Some(n) = n.checked_rem(known.len()) {
+                    kernel.forget(known[n], if all { u64::MAX } else { 1 });
                 }
             }
             Step::ForgetAll => {
-                let all_known: Vec<u64> = kernel.counts.keys().copied().collect();
-                all_known
+                known
                     .into_iter()
                     .for_each(|nodeid| kernel.forget(nodeid, u64::MAX));
             }
             Step::Shrink(count) => kernel.shrink(count),
             Step::DropCaches => kernel.drop_caches(),
             Step::Advance(ms) => kernel.advance(ms),
-            _ => unreachable!("a change"),
+            _ => unreachable!("all others are done elsewhere"),
         }
     }
 
     /// The whole mount is the plain tree.
     fn verify(&mut self) {
+        self.trace(|| "verify".to_owned());
         self.kernel.settle();
         self.verify_by_readdir(b"", self.kernel.root());
         for path in self.plain.all_mounted() {

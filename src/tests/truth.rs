@@ -3,12 +3,16 @@
 use std::collections::BTreeMap;
 
 use crate::clock::Millis;
-use crate::source::fake::FakeSource;
+use crate::source::fake::{FakeSource, Node};
 use crate::source::{Attr, Kind, SourceId};
 
 /// Path to attributes; the mirrored root is the empty path, what lies beside it begins with `../`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tree(pub(super) BTreeMap<Vec<u8>, Attr>);
+pub(super) struct Tree {
+    pub(super) named: BTreeMap<Vec<u8>, Attr>,
+    /// Of objects that are open, their names gone or not.
+    open: Vec<Attr>,
+}
 
 /// `name` below the directory `dir`.
 pub(super) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
@@ -34,11 +38,14 @@ pub(super) fn is_below(path: &[u8], dir: &[u8]) -> bool {
 }
 
 impl Tree {
-    fn read(source: &FakeSource) -> Self {
-        let mut tree = Self::default();
+    fn read(source: &FakeSource, open: &[Node]) -> Self {
         let edit = source.edit();
+        let mut tree = Self {
+            named: BTreeMap::new(),
+            open: open.iter().map(|node| edit.attr_of(node)).collect(),
+        };
         if let Ok(root) = edit.attr("") {
-            tree.0.insert(Vec::new(), root);
+            tree.named.insert(Vec::new(), root);
             tree.read_below(source, b"");
         }
         tree.read_below(source, b"..");
@@ -53,16 +60,24 @@ impl Tree {
             let attr = edit
                 .attr(&path)
                 .expect("listed under one lock with no other thread");
-            self.0.insert(path.clone(), attr);
+            self.named.insert(path.clone(), attr);
             if attr.kind == Kind::Directory {
                 self.read_below(source, &path);
             }
         }
     }
 
+    /// Whether some object had just these attributes.
+    pub(super) fn has(&self, attr: &Attr) -> bool {
+        self.named
+            .values()
+            .chain(&self.open)
+            .any(|held| held == attr)
+    }
+
     /// The path of the directory `id`.
     fn find_dir(&self, id: &SourceId) -> Option<&[u8]> {
-        self.0
+        self.named
             .iter()
             .find(|(_, attr)| attr.id == *id)
             .map(|(path, _)| path.as_slice())
@@ -70,14 +85,14 @@ impl Tree {
 
     /// What `name` below the directory `dir` was.
     pub(super) fn child(&self, dir: &SourceId, name: &[u8]) -> Option<&Attr> {
-        self.0.get(&join(self.find_dir(dir)?, name))
+        self.named.get(&join(self.find_dir(dir)?, name))
     }
 
     /// The names below the directory `dir`.
     pub(super) fn children(&self, dir: &SourceId) -> Option<BTreeMap<&[u8], &Attr>> {
         let dir = self.find_dir(dir)?;
         let below = self
-            .0
+            .named
             .iter()
             .filter(|(path, _)| !path.is_empty() && split(path).0 == dir);
         Some(below.map(|(path, attr)| (split(path).1, attr)).collect())
@@ -92,13 +107,13 @@ pub(super) struct Truth {
 impl Truth {
     pub(super) fn new(source: &FakeSource, now: Millis) -> Self {
         Self {
-            history: vec![(now, Tree::read(source))],
+            history: vec![(now, Tree::read(source, &[]))],
         }
     }
 
     /// Looks at the source after a step.
-    pub(super) fn record(&mut self, source: &FakeSource, now: Millis) {
-        let tree = Tree::read(source);
+    pub(super) fn record(&mut self, source: &FakeSource, open: &[Node], now: Millis) {
+        let tree = Tree::read(source, open);
         if tree == *self.now() {
             return;
         }
