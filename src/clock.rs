@@ -3,7 +3,7 @@
 //! Freshness is counted in milliseconds since the mount began, monotonic and
 //! never 0, so that 0 can mean "never". Tests wind a manual clock by hand.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -36,6 +36,15 @@ impl Clock {
         match self {
             Self::Real(start) => start.elapsed().as_millis() as Millis + 1,
             Self::Manual(ms) => ms.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The time of day, to be held against time stamps of the source; of a manual
+    /// clock as much after 1970 as the mount is old.
+    pub fn wall(&self) -> SystemTime {
+        match self {
+            Self::Real(_) => SystemTime::now(),
+            Self::Manual(_) => UNIX_EPOCH + Duration::from_millis(self.now()),
         }
     }
 

@@ -11,3 +11,6 @@ pub mod notice;
 pub mod slab;
 pub mod source;
 pub mod sync;
+
+#[cfg(test)]
+mod tests;

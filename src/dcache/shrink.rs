@@ -51,18 +51,29 @@ impl Dcache {
         unused
     }
 
-    /// Moves the hand until `count` dentries are freed or it has gone round twice;
-    /// how many were freed.
+    /// Moves the hand until `count` dentries are freed or it has gone round twice (for
+    /// everything: until a round frees nothing, as a directory's name comes free only
+    /// after those below it); how many were freed.
     pub fn scan(&self, count: usize, sweep: Sweep) -> usize {
-        let slabs = self.dentries.slab_count() as u64;
-        let rounds = if sweep == Sweep::Everything { 1 } else { 2 };
-        let mut freed = 0;
-        for _ in 0..slabs * rounds {
-            if freed >= count {
+        let (mut freed, mut round) = (0, 0);
+        loop {
+            let before = freed;
+            let slabs = self.dentries.slab_count() as u64;
+            for _ in 0..slabs {
+                if freed >= count {
+                    break;
+                }
+                let slab = self.hand.fetch_add(1, Ordering::Relaxed) % slabs;
+                freed += self.scan_slab(slab as usize, sweep);
+            }
+            round += 1;
+            let again = match sweep {
+                Sweep::SecondChance => round < 2,
+                Sweep::Everything => freed > before,
+            };
+            if freed >= count || !again {
                 break;
             }
-            let slab = self.hand.fetch_add(1, Ordering::Relaxed) % slabs;
-            freed += self.scan_slab(slab as usize, sweep);
         }
         self.counters
             .reclaimed

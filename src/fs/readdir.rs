@@ -182,12 +182,12 @@ impl<S: Source> Fs<S> {
             if guard.set_listing(listing.clone(), moment)
                 && let Some(stamp) = stamp
             {
-                // Names that were cached under another stamp may be gone.
+                // Names that were cached under another stamp, or under none, may be gone.
                 let same = guard
                     .state
                     .stamp
-                    .is_some_and(|s| s.ctime == stamp.ctime && !s.racy);
-                if !same && guard.state.stamp.is_some() {
+                    .is_some_and(|s| s.ctime == stamp.ctime && s.mtime == stamp.mtime && !s.racy);
+                if !same {
                     guard.doubt();
                     guard.restore_listing(listing.clone());
                 }

@@ -23,7 +23,7 @@ pub use walk::{Outcome, Step};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::clock::{Clock, Millis};
-use crate::dcache::{Added, Cached, Dcache, Dir, InodeId, InodeRef, Stamp, Sweep};
+use crate::dcache::{Added, Cached, Dcache, Dir, InodeId, InodeRef, Moment, Stamp, Sweep};
 use crate::error::{Errno, Result};
 use crate::name::{Filename, Names, QStr};
 use crate::notice::{Notice, Notices};
@@ -265,7 +265,7 @@ impl<S: Source> Namei<S> {
         let moment = dir.begin();
         let filename = self.names.getname_from(name.as_bytes())?;
         let node = self.node(parent)?;
-        let asked = SystemTime::now();
+        let asked = self.clock.wall();
         match self.source.stat_at(&node, filename.as_cstr()) {
             Ok(attr) => {
                 let now = self.clock.now();
@@ -293,7 +293,7 @@ impl<S: Source> Namei<S> {
                 })
             }
             Err(Errno::NOENT) => {
-                let proved = self.prove_negative(parent, dir, &node, asked)?;
+                let (proved, moment) = self.prove_negative(parent, dir, &node, asked, moment)?;
                 let mut guard = dir.lock();
                 let added = self.dcache.add(parent, &mut guard, name, None, moment);
                 drop(guard);
@@ -315,20 +315,21 @@ impl<S: Source> Namei<S> {
 
     /// Under `Ttl` an absence is believed as long as the directory does not change:
     /// sees to it that there is a stamp that was taken before a change could hide.
-    /// Whether the absence found at `asked` may be believed.
+    /// Whether the absence found at `asked`, begun at `moment`, may be believed, and the
+    /// moment with which it is to be cached.
     fn prove_negative(
         &self,
         parent: InodeId,
         dir: &Dir,
         node: &S::Node,
         asked: SystemTime,
-    ) -> Result<bool> {
+        moment: Moment,
+    ) -> Result<(bool, Moment)> {
         if self.policy.coherence != Coherence::Ttl
             || !self.negative_left(dir, self.clock.now()).is_zero()
         {
-            return Ok(self.policy.coherence != Coherence::Strict);
+            return Ok((self.policy.coherence != Coherence::Strict, moment));
         }
-        let moment = dir.begin();
         let attr = self.source.stat(node)?;
         let remote = self.is_remote(parent);
         let stamp = Stamp {
@@ -338,17 +339,18 @@ impl<S: Source> Namei<S> {
         };
         // Changed since the name was asked for, or too shortly before to tell.
         if !is_older(attr.ctime, asked, tick(remote)) {
-            return Ok(false);
+            return Ok((false, moment));
         }
         let mut guard = dir.lock();
         if !guard.unchanged_since(moment) {
-            return Ok(false);
+            return Ok((false, moment));
         }
-        if guard.state.stamp.is_some_and(|s| s != stamp) {
+        // Names that were cached under another stamp, or under none, may be gone.
+        if guard.state.stamp != Some(stamp) {
             guard.doubt();
         }
         guard.prove(stamp, self.clock.now());
-        Ok(true)
+        Ok((true, dir.begin()))
     }
 
     fn is_remote(&self, inode: InodeId) -> bool {
@@ -393,7 +395,7 @@ impl<S: Source> Namei<S> {
 
     /// The stamp of a directory whose attributes were read just now.
     pub fn stamp(&self, inode: InodeId, attr: &Attr) -> Stamp {
-        let racy = !is_older(attr.ctime, SystemTime::now(), tick(self.is_remote(inode)));
+        let racy = !is_older(attr.ctime, self.clock.wall(), tick(self.is_remote(inode)));
         Stamp {
             mtime: attr.mtime,
             ctime: attr.ctime,

@@ -1,1 +1,0 @@
-//! The in-memory source of the model tests.

@@ -1,0 +1,496 @@
+//! The kernel's part in a test: it sends requests, counts the references it is
+//! given, sends exact FORGETs, and holds every answer against the truth.
+//!
+//! An answer that may be believed for `left` more of a timeout `ttl` was proved at
+//! `now + left - ttl`; so it must be what the source held at some moment since
+//! then. In `strict` that moment is now; in `frozen` it is the last drop.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::truth::Truth;
+use crate::clock::{Clock, Millis};
+use crate::dcache::{NodeId, ROOT};
+use crate::error::{Errno, Result};
+use crate::fs::{Coherence, Entry, FileId, Fs, Lookup, Options};
+use crate::namei::FOREVER;
+use crate::notice::Notice;
+use crate::source::fake::{FakeSource, Node};
+use crate::source::{Attr, Kind, SourceId, Time};
+
+/// An object as the kernel knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Known {
+    pub(super) nodeid: NodeId,
+    pub(super) id: SourceId,
+    pub(super) kind: Kind,
+}
+
+/// A file that the kernel holds open.
+pub(super) struct Open {
+    pub(super) id: FileId,
+    pub(super) known: Known,
+    /// The object itself, so that its number is not reused and its contents can be compared.
+    pub(super) node: Node,
+}
+
+pub(super) struct Kernel {
+    pub(super) fs: Fs<FakeSource>,
+    pub(super) source: FakeSource,
+    pub(super) truth: Truth,
+    clock: Clock,
+    /// References given and not forgotten.
+    pub(super) counts: BTreeMap<NodeId, u64>,
+    /// Whose (nodeid, generation) was handed out, ever (I5).
+    identities: BTreeMap<(NodeId, u32), SourceId>,
+    pub(super) files: Vec<Open>,
+    /// What is older cannot be in the caches.
+    last_drop: Millis,
+}
+
+impl Kernel {
+    /// Mounts `source`. Both clocks stand at 1 ms after 1970.
+    pub(super) fn mount(source: FakeSource, options: Options) -> Self {
+        let clock = Clock::manual();
+        source.clock().set(Time {
+            sec: 0,
+            nsec: 1_000_000,
+        });
+        let fs = Fs::with_clock(source.clone(), options, clock.clone()).unwrap();
+        let truth = Truth::new(&source, clock.now());
+        Self {
+            fs,
+            source,
+            truth,
+            clock,
+            counts: BTreeMap::new(),
+            identities: BTreeMap::new(),
+            files: Vec::new(),
+            last_drop: 0,
+        }
+    }
+
+    pub(super) fn now(&self) -> Millis {
+        self.clock.now()
+    }
+
+    /// Moves both clocks.
+    pub(super) fn advance(&mut self, ms: u64) {
+        self.clock.advance(Duration::from_millis(ms));
+        self.source.clock().advance(Duration::from_millis(ms));
+    }
+
+    /// To be called after every change from behind.
+    pub(super) fn look(&mut self) {
+        let open: Vec<Node> = self.files.iter().map(|open| open.node.clone()).collect();
+        self.truth.record(&self.source, &open, self.clock.now());
+    }
+
+    /// Past every timeout.
+    pub(super) fn settle(&mut self) {
+        let options = self.fs.options();
+        match options.coherence {
+            Coherence::Strict => {}
+            Coherence::Frozen => self.drop_caches(),
+            Coherence::Ttl => {
+                let longest = options.ttl.max(options.negative_ttl).max(options.attr_ttl);
+                self.advance(longest.as_millis() as u64 + 1);
+            }
+        }
+    }
+
+    pub(super) fn drop_caches(&mut self) {
+        self.fs.drop_caches();
+        self.last_drop = self.now();
+    }
+
+    /// What the notifier thread would do; the kernel's own caches are not played.
+    pub(super) fn take_notices(&mut self) -> Vec<Notice> {
+        std::iter::from_fn(|| self.fs.notices().try_pop()).collect()
+    }
+
+    /// Since when an answer must have been true.
+    fn proved(&self, left: Duration, ttl: Duration) -> Millis {
+        match self.fs.options().coherence {
+            Coherence::Frozen => self.last_drop,
+            _ if left.is_zero() => self.now(),
+            _ => (self.now() + left.as_millis() as u64).saturating_sub(ttl.as_millis() as u64),
+        }
+    }
+
+    pub(super) fn root(&self) -> Known {
+        let id = self.source.edit().attr("").unwrap().id;
+        Known {
+            nodeid: ROOT,
+            id,
+            kind: Kind::Directory,
+        }
+    }
+
+    /// LOOKUP; `None` if the name is absent.
+    pub(super) fn lookup(&mut self, dir: Known, name: &[u8]) -> Result<Option<Known>> {
+        let answer = self.fs.lookup(dir.nodeid, name)?;
+        match answer {
+            Lookup::Entry(entry) => Ok(Some(self.took_entry(dir, name, &entry))),
+            Lookup::Negative(left) => {
+                let from = self.proved(left, self.fs.options().negative_ttl);
+                let held = self
+                    .truth
+                    .since(from)
+                    .any(|tree| tree.child(&dir.id, name).is_none());
+                assert!(held, "{} was there all the time since {from}", lossy(name));
+                Ok(None)
+            }
+        }
+    }
+
+    /// A reply that carries a nodeid: a reference, to be counted and held against the truth.
+    fn took_entry(&mut self, dir: Known, name: &[u8], entry: &Entry) -> Known {
+        *self.counts.entry(entry.nodeid).or_default() += 1;
+        let options = self.fs.options();
+        let (ttl, attr_ttl) = (options.ttl, options.attr_ttl);
+        let id = entry.attr.id;
+        let from = self.proved(entry.name_ttl, ttl);
+        let held = self.truth.since(from).any(|tree| {
+            tree.child(&dir.id, name)
+                .is_some_and(|attr| attr.id == id && attr.kind == entry.attr.kind)
+        });
+        assert!(
+            held,
+            "{} was not {entry:?} at any time since {from}",
+            lossy(name)
+        );
+        self.check_attr(&entry.attr, self.proved(entry.attr_ttl, attr_ttl));
+        self.check_identity(entry);
+        Known {
+            nodeid: entry.nodeid,
+            id,
+            kind: entry.attr.kind,
+        }
+    }
+
+    /// I5, and one number for one object.
+    fn check_identity(&mut self, entry: &Entry) {
+        let key = (entry.nodeid, entry.generation);
+        let owner = *self.identities.entry(key).or_insert(entry.attr.id);
+        assert_eq!(owner, entry.attr.id, "I5: {key:?} names two objects");
+        if entry.attr.id.dev == self.root().id.dev && entry.nodeid != ROOT {
+            assert_eq!(entry.ino, entry.attr.id.ino, "st_ino is the source's");
+        }
+    }
+
+    fn check_attr(&self, attr: &Attr, from: Millis) {
+        let held = self.truth.since(from).any(|tree| tree.has(attr));
+        assert!(held, "no object had {attr:?} at any time since {from}");
+    }
+
+    /// The object that `path` leads to, a LOOKUP for each component; once more from the
+    /// start on ESTALE, as the kernel does.
+    pub(super) fn walk(&mut self, path: &[u8]) -> Result<Option<Known>> {
+        self.retry(|kernel| kernel.walk_once(path))
+    }
+
+    fn walk_once(&mut self, path: &[u8]) -> Result<Option<Known>> {
+        let mut known = self.root();
+        for name in path
+            .split(|byte| *byte == b'/')
+            .filter(|name| !name.is_empty())
+        {
+            if known.kind != Kind::Directory {
+                return Ok(None);
+            }
+            match self.lookup(known, name)? {
+                Some(next) => known = next,
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(known))
+    }
+
+    fn retry<R>(&mut self, mut f: impl FnMut(&mut Self) -> Result<R>) -> Result<R> {
+        match f(self) {
+            Err(Errno::STALE) => f(self),
+            other => other,
+        }
+    }
+
+    /// stat(2): `None` if absent.
+    pub(super) fn stat(&mut self, path: &[u8]) -> Result<Option<Attr>> {
+        self.retry(|kernel| {
+            let Some(known) = kernel.walk_once(path)? else {
+                return Ok(None);
+            };
+            kernel.getattr(known, None).map(Some)
+        })
+    }
+
+    /// GETATTR.
+    pub(super) fn getattr(&mut self, known: Known, file: Option<FileId>) -> Result<Attr> {
+        let stat = self.fs.getattr(known.nodeid, file)?;
+        assert_eq!(stat.attr.id, known.id, "attributes of another object");
+        if file.is_none() {
+            self.check_attr(
+                &stat.attr,
+                self.proved(stat.ttl, self.fs.options().attr_ttl),
+            );
+        }
+        Ok(stat.attr)
+    }
+
+    /// readlink(2).
+    pub(super) fn readlink(&mut self, path: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.retry(|kernel| {
+            let Some(known) = kernel.walk_once(path)? else {
+                return Ok(None);
+            };
+            kernel.fs.readlink(known.nodeid).map(Some)
+        })
+    }
+
+    /// open(2) for reading; whether there was something.
+    pub(super) fn open(&mut self, path: &[u8]) -> Result<bool> {
+        let opened = self.retry(|kernel| {
+            let Some(known) = kernel.walk_once(path)? else {
+                return Ok(None);
+            };
+            if known.kind != Kind::Regular {
+                return Ok(None);
+            }
+            let opened = kernel.fs.open(known.nodeid, libc::O_RDONLY as u32)?;
+            Ok(Some((opened.id, known)))
+        })?;
+        let Some((id, known)) = opened else {
+            return Ok(false);
+        };
+        // It may have lost its name already, but the mount must have opened that very object.
+        let node = self.fs.with_file(id, |file| file.node().clone()).unwrap();
+        self.files.push(Open { id, known, node });
+        self.look();
+        Ok(true)
+    }
+
+    /// read(2) of the whole open file number `n`.
+    pub(super) fn read(&mut self, n: usize) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let mut buf = [0; 100];
+        loop {
+            let read = self
+                .fs
+                .read(self.files[n].id, bytes.len() as u64, &mut buf)?;
+            bytes.extend_from_slice(&buf[..read]);
+            if read < buf.len() {
+                return Ok(bytes);
+            }
+        }
+    }
+
+    pub(super) fn release(&mut self, n: usize) {
+        let open = self.files.remove(n);
+        self.fs.release(open.id);
+        self.look();
+    }
+
+    /// Lists a directory, with a reply of at most `chunk` entries each time; names with
+    /// kind and, with `plus`, what they are. Without dots.
+    pub(super) fn list(
+        &mut self,
+        dir: Known,
+        chunk: usize,
+        plus: bool,
+    ) -> Result<BTreeMap<Vec<u8>, (Kind, Option<Known>)>> {
+        let (mut cookie, mut listed) = (0, BTreeMap::new());
+        let mut dots = 0;
+        while let Some((last, entries)) = self.list_some(dir, cookie, chunk, plus)? {
+            cookie = last;
+            for (name, kind, known) in entries {
+                if matches!(name.as_slice(), b"." | b"..") {
+                    dots += 1;
+                } else {
+                    let double = listed.insert(name.clone(), (kind, known));
+                    assert!(double.is_none(), "{} is listed twice", lossy(&name));
+                }
+            }
+        }
+        assert_eq!(dots, 2, "both dots are listed");
+        Ok(listed)
+    }
+
+    /// One READDIR or READDIRPLUS: the last cookie and the entries; `None` at the end.
+    #[expect(clippy::type_complexity)]
+    pub(super) fn list_some(
+        &mut self,
+        dir: Known,
+        cookie: u64,
+        chunk: usize,
+        plus: bool,
+    ) -> Result<Option<(u64, Vec<(Vec<u8>, Kind, Option<Known>)>)>> {
+        let mut taken = Vec::new();
+        self.fs.readdir(dir.nodeid, cookie, plus, &mut |entry| {
+            if taken.len() == chunk {
+                return false;
+            }
+            taken.push((
+                entry.cookie,
+                entry.ino,
+                entry.name.to_vec(),
+                entry.kind,
+                entry.entry,
+            ));
+            true
+        })?;
+        let Some(&(last, ..)) = taken.last() else {
+            return Ok(None);
+        };
+        let mut entries = Vec::new();
+        for (_, ino, name, kind, entry) in taken {
+            assert_ne!(ino, 0, "the C library drops {}", lossy(&name));
+            let known = entry.map(|entry| self.took_entry(dir, &name, &entry));
+            entries.push((name, kind, known));
+        }
+        Ok(Some((last, entries)))
+    }
+
+    /// Lists the directory at `path`; see [`Kernel::list_checked`].
+    pub(super) fn list_path(&mut self, path: &[u8], chunk: usize, plus: bool) -> Result<()> {
+        self.retry(|kernel| match kernel.walk_once(path)? {
+            Some(dir) if dir.kind == Kind::Directory => kernel.list_checked(dir, chunk, plus),
+            _ => Ok(()),
+        })
+    }
+
+    /// Whether the object at `path` has the attribute that the tests set.
+    pub(super) fn xattr(&mut self, path: &[u8]) -> Result<Option<bool>> {
+        self.retry(|kernel| {
+            let Some(known) = kernel.walk_once(path)? else {
+                return Ok(None);
+            };
+            let mut buf = [0; 16];
+            match kernel.fs.getxattr(known.nodeid, b"user.x", &mut buf) {
+                Ok(len) => assert_eq!(&buf[..len], b"value"),
+                Err(Errno::NODATA) => return Ok(Some(false)),
+                Err(error) => return Err(error),
+            }
+            assert_eq!(kernel.fs.listxattr(known.nodeid, &mut buf)?, 7);
+            Ok(Some(true))
+        })
+    }
+
+    /// An open file is what it was opened as, whatever became of its names.
+    pub(super) fn check_open(&mut self, n: usize) {
+        let (id, known) = (self.files[n].id, self.files[n].known);
+        let attr = self.getattr(known, Some(id)).unwrap();
+        let held = self.source.edit().attr_of(&self.files[n].node);
+        // Every name of an object is reached through one mount here.
+        assert_eq!(attr, held, "fstat of an open file");
+        let bytes = self.read(n).unwrap();
+        assert!(bytes == self.source.edit().contents_of(&self.files[n].node).unwrap());
+    }
+
+    pub(super) fn shrink(&mut self, count: usize) {
+        let dcache = &self.fs.namei().dcache;
+        dcache.scan(count, crate::dcache::Sweep::SecondChance);
+        dcache.drop_listings(count);
+        dcache.shrink();
+    }
+
+    /// Lists a directory and holds the listing as a whole against the truth.
+    pub(super) fn list_checked(&mut self, dir: Known, chunk: usize, plus: bool) -> Result<()> {
+        let listed = self.list(dir, chunk, plus)?;
+        let options = self.fs.options();
+        let from = match options.coherence {
+            Coherence::Strict => self.now(),
+            Coherence::Frozen => self.last_drop,
+            Coherence::Ttl => self.now().saturating_sub(options.ttl.as_millis() as u64),
+        };
+        let held = self
+            .truth
+            .since(from)
+            .any(|tree| match tree.children(&dir.id) {
+                None => listed.is_empty(),
+                Some(children) => {
+                    children.len() == listed.len()
+                        && listed.iter().all(|(name, (kind, _))| {
+                            children
+                                .get(name.as_slice())
+                                .is_some_and(|attr| attr.kind == *kind)
+                        })
+                }
+            });
+        let names: Vec<String> = listed.keys().map(|name| lossy(name)).collect();
+        assert!(held, "{names:?} was never the whole listing since {from}");
+        Ok(())
+    }
+
+    /// FORGET.
+    pub(super) fn forget(&mut self, nodeid: NodeId, n: u64) {
+        let Some(count) = self.counts.get_mut(&nodeid) else {
+            return;
+        };
+        let n = n.min(*count);
+        *count -= n;
+        if *count == 0 {
+            self.counts.remove(&nodeid);
+        }
+        self.fs.forget(nodeid, n);
+    }
+
+    /// The invariants that the mount can check, and that it counts as we do (I4).
+    pub(super) fn check(&self) {
+        self.fs.check().unwrap();
+        let inodes = &self.fs.namei().dcache.inodes;
+        for (nodeid, count) in &self.counts {
+            let nlookup = inodes
+                .find(*nodeid)
+                .and_then(|id| inodes.with(id, |i| i.nlookup()));
+            assert_eq!(nlookup, Some(*count), "I4: references of {nodeid:#x}");
+        }
+        let given: u64 = self.counts.values().sum();
+        let held = inodes
+            .ids()
+            .into_iter()
+            .filter_map(|id| inodes.with(id, |i| i.nlookup()));
+        assert_eq!(held.sum::<u64>(), given, "I4: references in all");
+    }
+
+    /// Forgets everything, drops everything: nothing may be left.
+    pub(super) fn unmount(&mut self) {
+        while !self.files.is_empty() {
+            self.release(0);
+        }
+        while let Some((&nodeid, &count)) = self.counts.first_key_value() {
+            self.forget(nodeid, count);
+        }
+        self.fs.drop_caches();
+        self.fs.check().unwrap();
+        let dcache = &self.fs.namei().dcache;
+        assert_eq!(
+            (dcache.len(), dcache.inodes.len()),
+            (0, 1),
+            "only the root is left"
+        );
+        assert_eq!(self.fs.namei().node_counts().0, 0, "no descriptor is left");
+        let leaks = self.fs.end();
+        assert!(leaks.is_empty(), "{leaks:?}");
+    }
+}
+
+pub(super) fn lossy(name: &[u8]) -> String {
+    String::from_utf8_lossy(&name[..name.len().min(60)]).into_owned()
+}
+
+/// Options for a mode whose timeouts differ, so that none stands for another.
+pub(super) fn options(coherence: Coherence) -> Options {
+    let times = match coherence {
+        Coherence::Ttl => [1_000, 300, 500].map(Duration::from_millis),
+        Coherence::Strict => [Duration::ZERO; 3],
+        Coherence::Frozen => [FOREVER; 3],
+    };
+    Options {
+        coherence,
+        ttl: times[0],
+        negative_ttl: times[1],
+        attr_ttl: times[2],
+        dir_fds: 1,
+        ..Options::default()
+    }
+}

@@ -1,0 +1,366 @@
+//! The steps of a model test, and the plain tree they are modelled on.
+//!
+//! Operands are numbers taken modulo what exists, so that any part of a sequence
+//! is a sequence again and counterexamples shrink.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::truth::{is_below, join, split};
+use crate::source::Kind;
+
+/// Few names, so that they meet; one for each way a name is kept, and one that is not UTF-8.
+pub(super) const NAMES: [&[u8]; 6] = [
+    b"a",
+    b"b",
+    b"c",
+    b"\xff\n",
+    b"a-name-beyond-the-inline-ones",
+    b"a-name-that-is-so-long-that-it-goes-to-the-cache-for-the-longest-names-of-all",
+];
+
+/// The directory that another filesystem is mounted on.
+pub(super) const MOUNTED: &[u8] = b"m";
+
+/// One step.
+#[derive(Clone, Debug)]
+pub(super) enum Step {
+    // Changes from behind.
+    Make(Kind, usize, usize),
+    Link(usize, usize, usize),
+    Remove(usize),
+    RemoveAll(usize),
+    Rename(usize, usize, usize),
+    Exchange(usize, usize),
+    Replace(usize),
+    Chmod(usize, u16),
+    Truncate(usize, u16),
+    Append(usize),
+    SetXattr(usize),
+    // Through the mount.
+    Lookup(usize, usize),
+    Stat(usize),
+    Readlink(usize),
+    GetXattr(usize),
+    List(usize, usize, bool),
+    Open(usize),
+    Fstat(usize),
+    Release(usize),
+    // What the kernel does by itself.
+    Forget(usize, bool),
+    ForgetAll,
+    // What happens to the mount.
+    Shrink(usize),
+    DropCaches,
+    Advance(u64),
+}
+
+/// A step, changes and questions in balance.
+pub(super) fn step() -> impl Strategy<Value = Step> {
+    use Step::*;
+    let n = || 0..64_usize;
+    let kind = prop_oneof![
+        3 => Just(Kind::Regular),
+        4 => Just(Kind::Directory),
+        1 => Just(Kind::Symlink),
+        1 => Just(Kind::Fifo),
+        1 => Just(Kind::CharDevice),
+    ];
+    prop_oneof![
+        8 => (kind, n(), n()).prop_map(|(kind, dir, name)| Make(kind, dir, name)),
+        2 => (n(), n(), n()).prop_map(|(of, dir, name)| Link(of, dir, name)),
+        4 => n().prop_map(Remove),
+        1 => n().prop_map(RemoveAll),
+        5 => (n(), n(), n()).prop_map(|(from, dir, name)| Rename(from, dir, name)),
+        1 => (n(), n()).prop_map(|(one, other)| Exchange(one, other)),
+        1 => n().prop_map(Replace),
+        2 => (n(), 0..0o10000_u16).prop_map(|(of, perm)| Chmod(of, perm)),
+        1 => (n(), 0..9000_u16).prop_map(|(of, size)| Truncate(of, size)),
+        1 => n().prop_map(Append),
+        1 => n().prop_map(SetXattr),
+        8 => (n(), n()).prop_map(|(dir, name)| Lookup(dir, name)),
+        8 => n().prop_map(Stat),
+        1 => n().prop_map(Readlink),
+        1 => n().prop_map(GetXattr),
+        6 => (n(), 1..9_usize, any::<bool>()).prop_map(|(dir, chunk, plus)| List(dir, chunk, plus)),
+        2 => n().prop_map(Open),
+        2 => n().prop_map(Fstat),
+        1 => n().prop_map(Release),
+        3 => (n(), any::<bool>()).prop_map(|(of, all)| Forget(of, all)),
+        1 => Just(ForgetAll),
+        2 => (1..20_usize).prop_map(Shrink),
+        1 => Just(DropCaches),
+        4 => prop_oneof![1..40_u64, 200..600_u64, 900..1100_u64].prop_map(Advance),
+    ]
+}
+
+/// What an object of the plain tree is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Thing {
+    pub(super) kind: Kind,
+    pub(super) perm: u16,
+    pub(super) contents: Vec<u8>,
+    pub(super) xattr: bool,
+}
+
+/// The plain tree: paths to things, as a model of the source.
+///
+/// The root is the empty path; `..` is the directory beside it.
+#[derive(Clone, Debug)]
+pub(super) struct Plain {
+    pub(super) names: BTreeMap<Vec<u8>, usize>,
+    pub(super) things: Vec<Thing>,
+}
+
+/// What a change needs to know of the plain tree.
+pub(super) type Picked<T> = Option<T>;
+
+impl Plain {
+    /// The root, the directory beside it, and one with a filesystem of its own.
+    pub(super) fn new() -> Self {
+        let dir = Thing {
+            kind: Kind::Directory,
+            perm: 0o755,
+            contents: Vec::new(),
+            xattr: false,
+        };
+        let names = [(vec![], 0), (b"..".to_vec(), 1), (MOUNTED.to_vec(), 2)].into();
+        Self {
+            names,
+            things: vec![dir.clone(), dir.clone(), dir],
+        }
+    }
+
+    pub(super) fn get(&self, path: &[u8]) -> Option<&Thing> {
+        self.names.get(path).map(|thing| &self.things[*thing])
+    }
+
+    pub(super) fn kind(&self, path: &[u8]) -> Option<Kind> {
+        self.get(path).map(|thing| thing.kind)
+    }
+
+    fn is_dir(&self, path: &[u8]) -> bool {
+        self.kind(path) == Some(Kind::Directory)
+    }
+
+    fn nth(&self, n: usize, fits: impl Fn(&[u8]) -> bool) -> Picked<Vec<u8>> {
+        let all: Vec<&Vec<u8>> = self.names.keys().filter(|path| fits(path)).collect();
+        all.get(n.checked_rem(all.len())?)
+            .map(|path| (*path).clone())
+    }
+
+    /// A directory, the one beside the root included.
+    pub(super) fn any_dir(&self, n: usize) -> Picked<Vec<u8>> {
+        self.nth(n, |path| self.is_dir(path))
+    }
+
+    /// Any path but the two tops.
+    pub(super) fn any(&self, n: usize) -> Picked<Vec<u8>> {
+        self.nth(n, |path| !path.is_empty() && path != b"..")
+    }
+
+    /// A directory of the mount.
+    pub(super) fn mounted_dir(&self, n: usize) -> Picked<Vec<u8>> {
+        self.nth(n, |path| !path.starts_with(b"..") && self.is_dir(path))
+    }
+
+    /// Any path of the mount, the root included.
+    pub(super) fn mounted(&self, n: usize) -> Picked<Vec<u8>> {
+        self.nth(n, |path| !path.starts_with(b".."))
+    }
+
+    /// All paths of the mount.
+    pub(super) fn all_mounted(&self) -> Vec<Vec<u8>> {
+        self.names
+            .keys()
+            .filter(|path| !path.starts_with(b".."))
+            .cloned()
+            .collect()
+    }
+
+    /// Names below a directory.
+    pub(super) fn children(&self, dir: &[u8]) -> Vec<Vec<u8>> {
+        let below =
+            |path: &&Vec<u8>| !path.is_empty() && path.as_slice() != b".." && split(path).0 == dir;
+        self.names
+            .keys()
+            .filter(below)
+            .map(|path| split(path).1.to_vec())
+            .collect()
+    }
+
+    fn subtree(&self, top: &[u8]) -> Vec<(Vec<u8>, usize)> {
+        let inside = |path: &[u8]| is_below(path, top);
+        self.names
+            .iter()
+            .filter(|(path, _)| inside(path))
+            .map(|(path, n)| (path.clone(), *n))
+            .collect()
+    }
+
+    fn links(&self, path: &[u8]) -> usize {
+        let thing = self.names.get(path);
+        self.names
+            .values()
+            .filter(|other| Some(*other) == thing)
+            .count()
+    }
+
+    /// What `st_nlink` must be.
+    pub(super) fn nlink(&self, path: &[u8]) -> usize {
+        if !self.is_dir(path) {
+            return self.links(path);
+        }
+        let subdir = |name: &Vec<u8>| self.is_dir(&join(path, name)) && join(path, name) != MOUNTED;
+        // The mountpoint counts: the directory that it covers is a subdirectory.
+        2 + self
+            .children(path)
+            .iter()
+            .filter(|name| subdir(name))
+            .count()
+            + usize::from(path.is_empty())
+    }
+
+    /// Whether it lies on the filesystem that is mounted within the tree.
+    fn device(path: &[u8]) -> bool {
+        is_below(path, MOUNTED)
+    }
+
+    fn busy(path: &[u8]) -> bool {
+        path.is_empty() || path == b".." || path == MOUNTED
+    }
+
+    fn may_lose(&self, path: &[u8]) -> bool {
+        !Self::busy(path) && (!self.is_dir(path) || self.children(path).is_empty())
+    }
+
+    /// Each change: whether it is allowed; then it is done.
+    pub(super) fn make(&mut self, path: &[u8], kind: Kind, contents: &[u8]) -> bool {
+        if self.names.contains_key(path) {
+            return false;
+        }
+        let perm = match kind {
+            Kind::Directory => 0o755,
+            Kind::Symlink => 0o777,
+            _ => 0o644,
+        };
+        self.names.insert(path.to_vec(), self.things.len());
+        self.things.push(Thing {
+            kind,
+            perm,
+            contents: contents.to_vec(),
+            xattr: false,
+        });
+        true
+    }
+
+    pub(super) fn link(&mut self, old: &[u8], new: &[u8]) -> bool {
+        let allowed = !self.is_dir(old)
+            && !self.names.contains_key(new)
+            && Self::device(old) == Self::device(new);
+        if allowed {
+            self.names.insert(new.to_vec(), self.names[old]);
+        }
+        allowed
+    }
+
+    pub(super) fn remove(&mut self, path: &[u8]) -> bool {
+        let allowed = self.may_lose(path);
+        if allowed {
+            self.names.remove(path);
+        }
+        allowed
+    }
+
+    pub(super) fn remove_all(&mut self, path: &[u8]) {
+        for (path, _) in self.subtree(path) {
+            self.names.remove(&path);
+        }
+    }
+
+    /// Whether nothing in the subtree resists.
+    pub(super) fn may_remove_all(&self, path: &[u8]) -> bool {
+        !self.subtree(path).iter().any(|(path, _)| Self::busy(path))
+    }
+
+    pub(super) fn rename(&mut self, from: &[u8], to: &[u8]) -> bool {
+        if Self::device(from) != Self::device(to) {
+            return false;
+        }
+        if self.is_dir(from) && is_below(split(to).0, from) {
+            return false;
+        }
+        if let Some(there) = self.names.get(to) {
+            if is_below(from, to) && from != to {
+                return false;
+            }
+            if *there == self.names[from] {
+                return true;
+            }
+            if self.is_dir(from) != self.is_dir(to) || !self.may_lose(to) {
+                return false;
+            }
+        }
+        if Self::busy(from) {
+            return false;
+        }
+        let moved = self.subtree(from);
+        moved
+            .iter()
+            .for_each(|(path, _)| _ = self.names.remove(path));
+        self.names.remove(to);
+        for (path, thing) in moved {
+            self.names.insert([to, &path[from.len()..]].concat(), thing);
+        }
+        true
+    }
+
+    pub(super) fn exchange(&mut self, one: &[u8], other: &[u8]) -> bool {
+        if one == other {
+            return true;
+        }
+        let below = is_below(one, other) || is_below(other, one);
+        if below || Self::device(one) != Self::device(other) {
+            return false;
+        }
+        if self.names[one] == self.names[other] {
+            return true;
+        }
+        if Self::busy(one) || Self::busy(other) {
+            return false;
+        }
+        let (first, second) = (self.subtree(one), self.subtree(other));
+        first
+            .iter()
+            .chain(&second)
+            .for_each(|(path, _)| _ = self.names.remove(path));
+        for (path, thing) in first {
+            self.names
+                .insert([other, &path[one.len()..]].concat(), thing);
+        }
+        for (path, thing) in second {
+            self.names
+                .insert([one, &path[other.len()..]].concat(), thing);
+        }
+        true
+    }
+
+    pub(super) fn replace(&mut self, path: &[u8], contents: &[u8]) -> bool {
+        let allowed = !self.is_dir(path) && !Self::device(path);
+        if allowed {
+            self.names.remove(path);
+            self.make(path, Kind::Regular, contents);
+        }
+        allowed
+    }
+
+    /// Changes the thing itself.
+    pub(super) fn change(&mut self, path: &[u8], change: impl FnOnce(&mut Thing)) {
+        change(&mut self.things[self.names[path]]);
+    }
+
+    pub(super) fn is_file(&self, path: &[u8]) -> bool {
+        self.kind(path) == Some(Kind::Regular)
+    }
+}

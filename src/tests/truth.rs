@@ -1,0 +1,144 @@
+//! What the source held, and when: the measure for every answer of the mount.
+
+use std::collections::BTreeMap;
+
+use crate::clock::Millis;
+use crate::source::fake::{FakeSource, Node};
+use crate::source::{Attr, Kind, SourceId};
+
+/// Path to attributes; the mirrored root is the empty path, what lies beside it begins with `../`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tree {
+    pub(super) named: BTreeMap<Vec<u8>, Attr>,
+    /// Of objects that are open, their names gone or not.
+    open: Vec<Attr>,
+}
+
+/// `name` below the directory `dir`.
+pub(super) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    if dir.is_empty() {
+        name.to_vec()
+    } else {
+        [dir, b"/", name].concat()
+    }
+}
+
+/// The directory that `path` is in, and its last component.
+pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|byte| *byte == b'/') {
+        Some(slash) => (&path[..slash], &path[slash + 1..]),
+        None => (b"", path),
+    }
+}
+
+/// Whether `path` is `dir` or lies below it.
+pub(super) fn is_below(path: &[u8], dir: &[u8]) -> bool {
+    let rest = path.strip_prefix(dir);
+    dir.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+}
+
+impl Tree {
+    fn read(source: &FakeSource, open: &[Node]) -> Self {
+        let edit = source.edit();
+        let mut tree = Self {
+            named: BTreeMap::new(),
+            open: open.iter().map(|node| edit.attr_of(node)).collect(),
+        };
+        if let Ok(root) = edit.attr("") {
+            tree.named.insert(Vec::new(), root);
+            tree.read_below(source, b"");
+        }
+        tree.read_below(source, b"..");
+        tree
+    }
+
+    fn read_below(&mut self, source: &FakeSource, dir: &[u8]) {
+        let edit = source.edit();
+        let dir_path = if dir == b".." { &b"../"[..] } else { dir };
+        for name in edit.names(dir_path).unwrap_or_default() {
+            let path = join(dir, &name);
+            let attr = edit
+                .attr(&path)
+                .expect("listed under one lock with no other thread");
+            self.named.insert(path.clone(), attr);
+            if attr.kind == Kind::Directory {
+                self.read_below(source, &path);
+            }
+        }
+    }
+
+    /// Whether some object had just these attributes.
+    pub(super) fn has(&self, attr: &Attr) -> bool {
+        self.named
+            .values()
+            .chain(&self.open)
+            .any(|held| held == attr)
+    }
+
+    /// The path of the directory `id`.
+    fn find_dir(&self, id: &SourceId) -> Option<&[u8]> {
+        self.named
+            .iter()
+            .find(|(_, attr)| attr.id == *id)
+            .map(|(path, _)| path.as_slice())
+    }
+
+    /// What `name` below the directory `dir` was.
+    pub(super) fn child(&self, dir: &SourceId, name: &[u8]) -> Option<&Attr> {
+        self.named.get(&join(self.find_dir(dir)?, name))
+    }
+
+    /// The names below the directory `dir`.
+    pub(super) fn children(&self, dir: &SourceId) -> Option<BTreeMap<&[u8], &Attr>> {
+        let dir = self.find_dir(dir)?;
+        let below = self
+            .named
+            .iter()
+            .filter(|(path, _)| !path.is_empty() && split(path).0 == dir);
+        Some(below.map(|(path, attr)| (split(path).1, attr)).collect())
+    }
+}
+
+/// All that the source ever held, and from when on.
+pub(super) struct Truth {
+    history: Vec<(Millis, Tree)>,
+}
+
+impl Truth {
+    pub(super) fn new(source: &FakeSource, now: Millis) -> Self {
+        Self {
+            history: vec![(now, Tree::read(source, &[]))],
+        }
+    }
+
+    /// Looks at the source after a step.
+    pub(super) fn record(&mut self, source: &FakeSource, open: &[Node], now: Millis) {
+        let tree = Tree::read(source, open);
+        if tree == *self.now() {
+            return;
+        }
+        match self.history.last_mut() {
+            Some((at, last)) if *at == now => *last = tree,
+            _ => self.history.push((now, tree)),
+        }
+    }
+
+    pub(super) fn now(&self) -> &Tree {
+        &self.history.last().expect("never empty").1
+    }
+
+    /// What held at some moment from `from` until now.
+    pub(super) fn since(&self, from: Millis) -> impl Iterator<Item = &Tree> {
+        let ends = self
+            .history
+            .iter()
+            .skip(1)
+            .map(|(at, _)| *at)
+            .chain([Millis::MAX]);
+        self.history
+            .iter()
+            .zip(ends)
+            .filter(move |(_, end)| *end > from)
+            .map(|((_, tree), _)| tree)
+    }
+}
