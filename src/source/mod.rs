@@ -17,7 +17,7 @@ pub mod host;
 
 use std::ffi::CStr;
 
-use crate::error::Result;
+use crate::error::{Errno, Result};
 
 /// What an object is; `S_IFMT` without its encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -240,7 +240,9 @@ pub struct WriteHow {
     pub kill_suid: bool,
 }
 
-/// The mirrored tree.
+/// The mirrored tree. What changes it is answered EROFS by a source that cannot be
+/// changed.
+#[allow(unused_variables)] // the names of the defaults' parameters are documentation
 pub trait Source: Send + Sync + 'static {
     /// A pinned object, cheap to clone.
     type Node: Clone + Send + Sync + 'static;
@@ -331,7 +333,9 @@ pub trait Source: Send + Sync + 'static {
         flags: u32,
         mode: u32,
         caller: &Caller,
-    ) -> Result<Self::File>;
+    ) -> Result<Self::File> {
+        Err(Errno::ROFS)
+    }
 
     /// mknod(2); `mode` holds the kind, `rdev` a device number in the kernel's 32-bit
     /// encoding.
@@ -342,13 +346,19 @@ pub trait Source: Send + Sync + 'static {
         mode: u32,
         rdev: u32,
         caller: &Caller,
-    ) -> Result<()>;
+    ) -> Result<()> {
+        Err(Errno::ROFS)
+    }
 
     /// mkdir(2).
-    fn mkdir(&self, dir: &Self::Node, name: &CStr, mode: u32, caller: &Caller) -> Result<()>;
+    fn mkdir(&self, dir: &Self::Node, name: &CStr, mode: u32, caller: &Caller) -> Result<()> {
+        Err(Errno::ROFS)
+    }
 
     /// symlink(2).
-    fn symlink(&self, dir: &Self::Node, name: &CStr, target: &CStr, caller: &Caller) -> Result<()>;
+    fn symlink(&self, dir: &Self::Node, name: &CStr, target: &CStr, caller: &Caller) -> Result<()> {
+        Err(Errno::ROFS)
+    }
 
     /// link(2): a further name for a pinned object, a symlink itself included.
     fn link(
@@ -357,13 +367,19 @@ pub trait Source: Send + Sync + 'static {
         dir: &Self::Node,
         name: &CStr,
         caller: &Caller,
-    ) -> Result<()>;
+    ) -> Result<()> {
+        Err(Errno::ROFS)
+    }
 
     /// unlink(2).
-    fn unlink(&self, dir: &Self::Node, name: &CStr, caller: &Caller) -> Result<()>;
+    fn unlink(&self, dir: &Self::Node, name: &CStr, caller: &Caller) -> Result<()> {
+        Err(Errno::ROFS)
+    }
 
     /// rmdir(2).
-    fn rmdir(&self, dir: &Self::Node, name: &CStr, caller: &Caller) -> Result<()>;
+    fn rmdir(&self, dir: &Self::Node, name: &CStr, caller: &Caller) -> Result<()> {
+        Err(Errno::ROFS)
+    }
 
     /// renameat2(2) with its flags.
     fn rename(
@@ -372,7 +388,9 @@ pub trait Source: Send + Sync + 'static {
         to: (&Self::Node, &CStr),
         flags: u32,
         caller: &Caller,
-    ) -> Result<()>;
+    ) -> Result<()> {
+        Err(Errno::ROFS)
+    }
 
     /// Changes attributes of a pinned object, or of an open file.
     fn setattr(
@@ -380,19 +398,29 @@ pub trait Source: Send + Sync + 'static {
         of: Handle<'_, Self::Node, Self::File>,
         change: &SetAttr,
         caller: &Caller,
-    ) -> Result<()>;
+    ) -> Result<()> {
+        Err(Errno::ROFS)
+    }
 
     /// Writes all of `data` at `offset`, or at the end if `how.append`; bytes written.
-    fn write(&self, file: &Self::File, offset: u64, data: &[u8], how: WriteHow) -> Result<usize>;
+    fn write(&self, file: &Self::File, offset: u64, data: &[u8], how: WriteHow) -> Result<usize> {
+        Err(Errno::ROFS)
+    }
 
     /// fsync(2), or fdatasync(2) if `data_only`.
-    fn fsync(&self, file: &Self::File, data_only: bool) -> Result<()>;
+    fn fsync(&self, file: &Self::File, data_only: bool) -> Result<()> {
+        Err(Errno::ROFS)
+    }
 
     /// fsync(2) of a pinned directory.
-    fn fsync_dir(&self, dir: &Self::Node) -> Result<()>;
+    fn fsync_dir(&self, dir: &Self::Node) -> Result<()> {
+        Err(Errno::ROFS)
+    }
 
     /// fallocate(2) with its mode.
-    fn fallocate(&self, file: &Self::File, mode: u32, offset: u64, len: u64) -> Result<()>;
+    fn fallocate(&self, file: &Self::File, mode: u32, offset: u64, len: u64) -> Result<()> {
+        Err(Errno::ROFS)
+    }
 
     /// copy_file_range(2); bytes copied.
     fn copy_range(&self, from: (&Self::File, u64), to: (&Self::File, u64), len: u64)
@@ -406,7 +434,9 @@ pub trait Source: Send + Sync + 'static {
         value: &[u8],
         flags: u32,
         caller: &Caller,
-    ) -> Result<()>;
+    ) -> Result<()> {
+        Err(Errno::ROFS)
+    }
 
     /// removexattr(2).
     fn removexattr(
@@ -414,13 +444,19 @@ pub trait Source: Send + Sync + 'static {
         of: Handle<'_, Self::Node, Self::File>,
         name: &CStr,
         caller: &Caller,
-    ) -> Result<()>;
+    ) -> Result<()> {
+        Err(Errno::ROFS)
+    }
 
     /// The inode flags of chattr(1), as FS_IOC_GETFLAGS gives them.
-    fn flags(&self, file: &Self::File) -> Result<u32>;
+    fn flags(&self, file: &Self::File) -> Result<u32> {
+        Err(Errno::ROFS)
+    }
 
     /// Sets the inode flags, as FS_IOC_SETFLAGS does.
-    fn set_flags(&self, file: &Self::File, flags: u32, caller: &Caller) -> Result<()>;
+    fn set_flags(&self, file: &Self::File, flags: u32, caller: &Caller) -> Result<()> {
+        Err(Errno::ROFS)
+    }
 
     /// Calls made so far, by kind; for `.nameifs/stats`.
     fn calls(&self) -> Vec<(&'static str, u64)>;

@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use self::calls::Calls;
 use self::object::Body;
 use self::world::World;
-use super::{Attr, FsTraits, RawEntry, Source, StatFs, Time};
+use super::{Attr, FsTraits, Handle, RawEntry, Source, StatFs, Time};
 use crate::error::{Errno, Result};
 use crate::sync::{Mutex, MutexGuard};
 
@@ -300,7 +300,8 @@ impl Source for FakeSource {
         })
     }
 
-    fn open(&self, node: &Node, flags: u32) -> Result<File> {
+    fn open(&self, of: Handle<'_, Node, File>, flags: u32) -> Result<File> {
+        let node = node_of(of);
         self.call(Call::Open, b"", |_| {
             let writes = flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32;
             let mut state = node.object.state();
@@ -349,7 +350,8 @@ impl Source for FakeSource {
         })
     }
 
-    fn getxattr(&self, node: &Node, name: &CStr, buf: &mut [u8]) -> Result<usize> {
+    fn getxattr(&self, of: Handle<'_, Node, File>, name: &CStr, buf: &mut [u8]) -> Result<usize> {
+        let node = node_of(of);
         let name = name.to_bytes();
         self.call(Call::Getxattr, name, |_| {
             let state = node.object.state();
@@ -357,7 +359,8 @@ impl Source for FakeSource {
         })
     }
 
-    fn listxattr(&self, node: &Node, buf: &mut [u8]) -> Result<usize> {
+    fn listxattr(&self, of: Handle<'_, Node, File>, buf: &mut [u8]) -> Result<usize> {
+        let node = node_of(of);
         self.call(Call::Listxattr, b"", |_| {
             let mut names = Vec::new();
             for name in node.object.state().xattrs.keys() {
@@ -373,6 +376,13 @@ impl Source for FakeSource {
             .iter()
             .map(|call| (call.word(), self.count(*call)))
             .collect()
+    }
+}
+
+fn node_of<'a>(of: Handle<'a, Node, File>) -> &'a Node {
+    match of {
+        Handle::Node(node) => node,
+        Handle::File(file) => &file.node,
     }
 }
 
