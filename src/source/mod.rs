@@ -423,8 +423,14 @@ pub trait Source: Send + Sync + 'static {
     }
 
     /// copy_file_range(2); bytes copied.
-    fn copy_range(&self, from: (&Self::File, u64), to: (&Self::File, u64), len: u64)
-    -> Result<u64>;
+    fn copy_range(
+        &self,
+        from: (&Self::File, u64),
+        to: (&Self::File, u64),
+        len: u64,
+    ) -> Result<u64> {
+        Err(Errno::ROFS)
+    }
 
     /// setxattr(2) with its flags.
     fn setxattr(
