@@ -1,451 +1,50 @@
-//! The FUSE transport (floor F6): the only file that speaks fuser's types.
-//!
-//! Purpose: decode a request, make one call of [`Fs`], encode its answer. The
-//! notifier thread tells the kernel what [`crate::notice::Notices`] holds.
-//!
-//! Contract: no logic. Handlers run on the session's threads; none of them tells
-//! the kernel anything (the kernel would wait for the very lock that it holds for
-//! the request).
+//! Requests (floor F6): decode, one call of [`Fs`], encode.
 
-use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::OnceLock;
-use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use fuser::{
-    AccessFlags, BackingId, BsdFileFlags, CopyFileRangeFlags, FileAttr, FileHandle, FileType,
-    Filesystem, FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner,
-    MountOption, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request, Session, SessionACL, SessionUnmounter, TimeOrNow,
-    WriteFlags,
+    AccessFlags, BackingId, BsdFileFlags, CopyFileRangeFlags, FileAttr, FileHandle, Filesystem,
+    FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, Notifier,
+    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    Request, TimeOrNow, WriteFlags,
 };
 use parking_lot::Mutex;
-use tracing::{debug, error, info, trace_span, warn};
+use tracing::{debug, info, trace_span};
 
+use super::backing::Backing;
+use super::wire::{
+    caller, file_attr, kind_of, negative_attr, reply_entry, reply_stat, set_time, wire,
+    with_read_buffer,
+};
 use crate::dcache::ROOT;
-use crate::error::{Errno, level};
-use crate::fs::{Coherence, Entry, FileId, Fs, Lookup, Op, Opened, Readdirplus, Stat};
-use crate::notice::{Notice, Notices};
+use crate::fs::{Coherence, FileId, Fs, Lookup, Op, Opened, Readdirplus};
 use crate::source::creds::Creds;
-use crate::source::{Attr, Caller, Kind, SetAttr, SetTime, Source, Time, WriteHow};
+use crate::source::{SetAttr, Source, WriteHow};
 use crate::sync::Arc;
 
-/// How the mount itself is made.
-#[derive(Clone, Debug, Default)]
-pub struct MountOptions {
-    /// What /proc/mounts shows as the mounted device.
-    pub fsname: String,
-    /// The kernel refuses every change.
-    pub read_only: bool,
-    /// set-user-id has no effect.
-    pub nosuid: bool,
-    /// Device nodes have no effect.
-    pub nodev: bool,
-    /// Nothing can be executed.
-    pub noexec: bool,
-    /// Times of access are not kept.
-    pub noatime: bool,
-    /// Every user may enter.
-    pub allow_other: bool,
-    /// Root may enter beside the owner.
-    pub allow_root: bool,
-    /// Unmounted when the daemon dies.
-    pub auto_unmount: bool,
-    /// Threads that serve requests.
-    pub threads: usize,
-}
-
-impl MountOptions {
-    fn config(&self) -> fuser::Config {
-        let mut list = vec![
-            MountOption::FSName(self.fsname.clone()),
-            MountOption::Subtype("nameifs".into()),
-            MountOption::DefaultPermissions,
-        ];
-        let flags = [
-            (self.read_only, MountOption::RO),
-            (self.nosuid, MountOption::NoSuid),
-            (self.nodev, MountOption::NoDev),
-            (self.noexec, MountOption::NoExec),
-            (self.noatime, MountOption::NoAtime),
-            (self.auto_unmount, MountOption::AutoUnmount),
-        ];
-        list.extend(
-            flags
-                .into_iter()
-                .filter(|(on, _)| *on)
-                .map(|(_, option)| option),
-        );
-        let mut config = fuser::Config::default();
-        config.mount_options = list;
-        config.acl = match (self.allow_other, self.allow_root) {
-            (true, _) => SessionACL::All,
-            (false, true) => SessionACL::RootAndOwner,
-            (false, false) => SessionACL::Owner,
-        };
-        config.n_threads = Some(self.threads.max(2));
-        config.clone_fd = true;
-        config
-    }
-}
-
-/// A mount whose kernel side is ready; [`Mounted::serve`] answers its requests.
-pub struct Mounted<S>
-where
-    S: Source,
-    S::File: AsFd,
-{
-    session: Session<Transport<S>>,
-    fs: Arc<Fs<S>>,
-    notifier: JoinHandle<()>,
-}
-
-/// Unmounts from another thread.
-pub struct Unmounter(SessionUnmounter);
-
-impl Unmounter {
-    /// Unmounts.
-    ///
-    /// # Errors
-    /// EBUSY while somebody uses the mount, and umount(2)'s.
-    pub fn unmount(&mut self) -> io::Result<()> {
-        self.0.unmount()
-    }
-}
-
-/// Mounts `fs` at `mountpoint`.
-///
-/// # Errors
-/// Those of mount(2) and fusermount3.
-pub fn mount<S>(fs: Fs<S>, mountpoint: &Path, options: &MountOptions) -> io::Result<Mounted<S>>
-where
-    S: Source,
-    S::File: AsFd,
-{
-    let fs = Arc::new(fs);
-    let doubter = Arc::new(OnceLock::new());
-    let transport = Transport {
-        fs: fs.clone(),
-        backing: Mutex::default(),
-        doubter: doubter.clone(),
-    };
-    let session = Session::new(transport, mountpoint, &options.config())?;
-    // Set before the first request is answered.
-    let _ = doubter.set(session.notifier());
-    if let Some(dev) = own_device(mountpoint) {
-        fs.namei().set_own_dev(dev);
-    }
-    let notifier = session.notifier();
-    let notified = fs.clone();
-    let notifier = std::thread::Builder::new()
-        .name("notifier".into())
-        .spawn(move || notify(&notified, &notifier))?;
-    Ok(Mounted {
-        session,
-        fs,
-        notifier,
-    })
-}
-
-impl<S> Mounted<S>
-where
-    S: Source,
-    S::File: AsFd,
-{
-    /// What unmounts while [`Mounted::serve`] is busy.
-    pub fn unmounter(&mut self) -> Unmounter {
-        Unmounter(self.session.unmount_callable())
-    }
-
-    /// The filesystem.
-    pub fn fs(&self) -> &Arc<Fs<S>> {
-        &self.fs
-    }
-
-    /// Answers requests until the filesystem is unmounted, then gives everything back.
-    ///
-    /// # Errors
-    /// Of the FUSE device, and objects that leaked.
-    pub fn serve(self) -> io::Result<()> {
-        let served = self.session.run();
-        self.fs.notices().close();
-        if self.notifier.join().is_err() {
-            warn!("the notifier thread panicked");
-        }
-        let leaked = self.fs.end();
-        for cache in &leaked {
-            error!(
-                cache = cache.name,
-                objects = cache.active_objs,
-                "objects leaked"
-            );
-        }
-        info!(leaked = leaked.len(), "unmounted");
-        served?;
-        match leaked.first() {
-            None => Ok(()),
-            Some(c) => Err(io::Error::other(format!(
-                "{} objects of {} leaked",
-                c.active_objs, c.name
-            ))),
-        }
-    }
-}
-
-/// `st_dev` of what is mounted at `mountpoint`, without asking that mount, in the
-/// form of [`crate::source::SourceId::dev`].
-fn own_device(mountpoint: &Path) -> Option<u64> {
-    let path = mountpoint.canonicalize().ok()?;
-    let mountinfo = std::fs::read("/proc/self/mountinfo").ok()?;
-    let shown = escape_mount_path(path.as_os_str().as_bytes());
-    mountinfo.split(|&b| b == b'\n').rev().find_map(|line| {
-        let mut fields = line.split(|&b| b == b' ');
-        let dev = fields.nth(2)?;
-        (fields.nth(1)? == &shown[..]).then_some(())?;
-        let (major, minor) = std::str::from_utf8(dev).ok()?.split_once(':')?;
-        Some(major.parse::<u64>().ok()? << 32 | minor.parse::<u64>().ok()?)
-    })
-}
-
-/// A path as mountinfo shows it: space, tab, newline and backslash in octal.
-fn escape_mount_path(path: &[u8]) -> Vec<u8> {
-    let mut shown = Vec::with_capacity(path.len());
-    for &b in path {
-        match b {
-            b' ' | b'\t' | b'\n' | b'\\' => shown.extend(format!("\\{b:03o}").bytes()),
-            _ => shown.push(b),
-        }
-    }
-    shown
-}
-
-/// The notifier thread: tells the kernel what it must not believe any more. It
-/// holds no lock and serves no request, for the kernel takes the directory's lock
-/// to follow an invalidation.
-fn notify<S: Source>(fs: &Fs<S>, notifier: &Notifier) {
-    let notices: Arc<Notices> = fs.notices();
-    let entry = |parent, name: &[u8]| {
-        if let Err(e) = notifier.inval_entry(INodeNo(parent), OsStr::from_bytes(name)) {
-            debug!(parent, error = %e, "inval_entry");
-        }
-    };
-    let inode = |nodeid| {
-        if let Err(e) = notifier.inval_inode(INodeNo(nodeid), 0, 0) {
-            debug!(nodeid, error = %e, "inval_inode");
-        }
-    };
-    let dcache = &fs.namei().dcache;
-    while let Some(notice) = notices.pop() {
-        match notice {
-            Notice::Entry { parent, name } => entry(parent, &name),
-            Notice::Inode { nodeid } => inode(nodeid),
-            Notice::Reclaim { names } => {
-                let mut left = names;
-                dcache.for_each_name(|parent, name| {
-                    if left > 0 {
-                        left -= 1;
-                        entry(parent, name.as_bytes());
-                    }
-                });
-                fs.namei().stay_in_budget();
-            }
-            Notice::Everything => {
-                dcache.for_each_name(|parent, name| entry(parent, name.as_bytes()));
-                for id in dcache.inodes.ids() {
-                    if let Some(nodeid) = dcache.inodes.with(id, |i| i.nodeid()) {
-                        inode(nodeid);
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// How the data of an open inode goes; one way for all who have it open, because the
-/// kernel refuses to mix page cache and passthrough.
-enum Way {
-    /// Past us, to this file.
-    Past(Arc<BackingId>),
-    /// Through us.
-    Through,
-}
-
-/// The ways of the inodes that are open, with the number of opens.
-#[derive(Default)]
-struct Backing {
-    of_inode: HashMap<(u64, u32), (Way, usize)>,
-    of_file: HashMap<u64, (u64, u32)>,
-    /// The kernel or our privileges do not allow passthrough.
-    refused: bool,
-}
-
-impl Backing {
-    /// One more open of an inode; its backing file, if data goes past us.
-    fn open(
-        &mut self,
-        opened: &Opened,
-        key: (u64, u32),
-        open_backing: impl FnOnce() -> io::Result<BackingId>,
-    ) -> Option<Arc<BackingId>> {
-        self.of_file.insert(opened.id.0, key);
-        if let Some((way, opens)) = self.of_inode.get_mut(&key) {
-            *opens += 1;
-            return match way {
-                Way::Past(id) => Some(id.clone()),
-                Way::Through => None,
-            };
-        }
-        let way = if self.refused || !opened.passthrough {
-            Way::Through
-        } else {
-            match open_backing() {
-                Ok(id) => Way::Past(Arc::new(id)),
-                Err(e) => {
-                    if e.raw_os_error() == Some(libc::EPERM) {
-                        info!(
-                            "no passthrough: it needs CAP_SYS_ADMIN; data goes through the daemon"
-                        );
-                        self.refused = true;
-                    }
-                    debug!(error = %e, "no passthrough");
-                    Way::Through
-                }
-            }
-        };
-        let id = match &way {
-            Way::Past(id) => Some(id.clone()),
-            Way::Through => None,
-        };
-        self.of_inode.insert(key, (way, 1));
-        id
-    }
-
-    /// A file was closed for good.
-    fn release(&mut self, id: FileId) {
-        let Some(key) = self.of_file.remove(&id.0) else {
-            return;
-        };
-        if let Some((_, opens)) = self.of_inode.get_mut(&key) {
-            *opens -= 1;
-            if *opens == 0 {
-                self.of_inode.remove(&key);
-            }
-        }
-    }
-}
-
 /// Translates between fuser and [`Fs`].
-struct Transport<S: Source> {
+pub(super) struct Transport<S: Source> {
     fs: Arc<Fs<S>>,
     backing: Mutex<Backing>,
+    /// Tells the kernel that attributes are in doubt; set before the first request.
     doubter: Arc<OnceLock<Notifier>>,
 }
 
-fn kind_of(kind: Kind) -> FileType {
-    match kind {
-        Kind::Fifo => FileType::NamedPipe,
-        Kind::CharDevice => FileType::CharDevice,
-        Kind::Directory => FileType::Directory,
-        Kind::BlockDevice => FileType::BlockDevice,
-        Kind::Regular => FileType::RegularFile,
-        Kind::Symlink => FileType::Symlink,
-        Kind::Socket => FileType::Socket,
-    }
-}
-
-fn system_time(t: Time) -> SystemTime {
-    let whole = match u64::try_from(t.sec) {
-        Ok(sec) => UNIX_EPOCH.checked_add(Duration::from_secs(sec)),
-        Err(_) => UNIX_EPOCH.checked_sub(Duration::from_secs(t.sec.unsigned_abs())),
-    };
-    whole.unwrap_or(UNIX_EPOCH) + Duration::from_nanos(t.nsec.into())
-}
-
-fn file_attr(ino: u64, a: &Attr) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(ino),
-        size: a.size,
-        blocks: a.blocks,
-        atime: system_time(a.atime),
-        mtime: system_time(a.mtime),
-        ctime: system_time(a.ctime),
-        crtime: UNIX_EPOCH,
-        kind: kind_of(a.kind),
-        perm: a.perm,
-        nlink: a.nlink,
-        uid: a.uid,
-        gid: a.gid,
-        rdev: a.rdev,
-        blksize: a.blksize,
-        flags: 0,
-    }
-}
-
-/// The attributes of an absent name: nodeid 0 with a timeout is how the kernel
-/// learns to remember an absence.
-fn negative_attr() -> FileAttr {
-    FileAttr {
-        ino: INodeNo(0),
-        size: 0,
-        blocks: 0,
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
-        kind: FileType::RegularFile,
-        perm: 0,
-        nlink: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 0,
-        flags: 0,
-    }
-}
-
-/// An errno for the wire; notes it in the log as loud as it deserves.
-fn wire(e: Errno) -> fuser::Errno {
-    let number = e.raw_os_error();
-    match level(e) {
-        tracing::Level::WARN => warn!(errno = number, "{e}"),
-        tracing::Level::DEBUG => debug!(errno = number, "{e}"),
-        _ => tracing::trace!(errno = number, "{e}"),
-    }
-    fuser::Errno::from_i32(number)
-}
-
-fn reply_entry(reply: ReplyEntry, e: &Entry) {
-    // The number in an entry is both nodeid and st_ino.
-    let attr = file_attr(e.nodeid, &e.attr);
-    reply.entry_with_ttls(
-        &e.attr_ttl,
-        &e.name_ttl,
-        &attr,
-        Generation(e.generation.into()),
-    );
-}
-
-fn reply_stat(reply: ReplyAttr, s: &Stat) {
-    reply.attr(&s.ttl, &file_attr(s.ino, &s.attr));
-}
-
-/// Room for the data of one READ, per thread, so that none is allocated for each.
-fn with_read_buffer<R>(size: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
-    thread_local! {
-        static BUFFER: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) };
-    }
-    BUFFER.with_borrow_mut(|buffer| {
-        if buffer.len() < size {
-            buffer.resize(size, 0);
+impl<S: Source> Transport<S> {
+    pub(super) fn new(fs: Arc<Fs<S>>, doubter: Arc<OnceLock<Notifier>>) -> Self {
+        Self {
+            fs,
+            backing: Mutex::default(),
+            doubter,
         }
-        f(&mut buffer[..size])
-    })
+    }
 }
 
 /// Answers a request that returns nothing or an error.
@@ -494,37 +93,6 @@ where
         how.set(FopenFlags::FOPEN_KEEP_CACHE, keep);
         (how, backing)
     }
-}
-
-fn caller(req: &Request, umask: u32) -> Caller {
-    Caller {
-        uid: req.uid(),
-        gid: req.gid(),
-        pid: req.pid(),
-        umask,
-    }
-}
-
-/// A time from the wire. fuser 0.18 makes a time before 1970 of its parts by taking
-/// the nanoseconds away instead of adding them; undone here.
-fn set_time(t: TimeOrNow) -> SetTime {
-    let t = match t {
-        TimeOrNow::Now => return SetTime::Now,
-        TimeOrNow::SpecificTime(t) => t,
-    };
-    SetTime::At(match t.duration_since(UNIX_EPOCH) {
-        Ok(d) => Time {
-            sec: d.as_secs() as i64,
-            nsec: d.subsec_nanos(),
-        },
-        Err(before) => {
-            let d = before.duration();
-            Time {
-                sec: -(d.as_secs() as i64),
-                nsec: d.subsec_nanos(),
-            }
-        }
-    })
 }
 
 /// FS_IOC_GETFLAGS and FS_IOC_SETFLAGS (linux/fs.h), which chattr(1) uses.

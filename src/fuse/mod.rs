@@ -1,0 +1,322 @@
+//! The FUSE transport (floor F6): the only place that speaks fuser's types.
+//!
+//! Purpose: decode a request, make one call of [`Fs`], encode its answer. The
+//! notifier thread tells the kernel what [`crate::notice::Notices`] holds.
+//!
+//! Contract: no logic. Handlers run on the session's threads; none of them tells
+//! the kernel anything that it would need a directory's lock for (it holds that
+//! very lock for the request).
+
+mod backing;
+mod transport;
+mod wire;
+
+use std::ffi::{CString, OsStr};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::thread::JoinHandle;
+
+use fuser::{INodeNo, MountOption, Notifier, Session, SessionACL, SessionUnmounter};
+use rustix::mount::{MountFlags, UnmountFlags};
+use tracing::{debug, error, info, warn};
+
+use crate::fs::Fs;
+use crate::notice::{Notice, Notices};
+use crate::source::Source;
+use crate::sync::Arc;
+
+use transport::Transport;
+
+/// How the mount itself is made.
+#[derive(Clone, Debug, Default)]
+pub struct MountOptions {
+    /// What /proc/mounts shows as the mounted device.
+    pub fsname: String,
+    /// The kernel refuses every change.
+    pub read_only: bool,
+    /// set-user-id has no effect.
+    pub nosuid: bool,
+    /// Device nodes have no effect.
+    pub nodev: bool,
+    /// Nothing can be executed.
+    pub noexec: bool,
+    /// Times of access are not kept.
+    pub noatime: bool,
+    /// Every user may enter.
+    pub allow_other: bool,
+    /// Root may enter beside the owner.
+    pub allow_root: bool,
+    /// Unmounted when the daemon dies.
+    pub auto_unmount: bool,
+    /// Threads that serve requests.
+    pub threads: usize,
+}
+
+impl MountOptions {
+    /// Mounts by mount(2): the FUSE device of the mount.
+    fn mount_directly(&self, mountpoint: &Path) -> io::Result<OwnedFd> {
+        use rustix::fs::{Mode, OFlags};
+        let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        let others = if self.allow_other || self.allow_root {
+            ",allow_other"
+        } else {
+            ""
+        };
+        let data = format!(
+            "fd={},rootmode=40000,user_id=0,group_id=0,default_permissions{others}",
+            device.as_raw_fd()
+        );
+        let mut flags = MountFlags::empty();
+        flags.set(MountFlags::RDONLY, self.read_only);
+        flags.set(MountFlags::NOSUID, self.nosuid);
+        flags.set(MountFlags::NODEV, self.nodev);
+        flags.set(MountFlags::NOEXEC, self.noexec);
+        flags.set(MountFlags::NOATIME, self.noatime);
+        let data = CString::new(data).map_err(io::Error::other)?;
+        rustix::mount::mount(&self.fsname, mountpoint, "fuse.nameifs", flags, &*data)?;
+        Ok(device)
+    }
+
+    fn config(&self) -> fuser::Config {
+        let mut list = vec![
+            MountOption::FSName(self.fsname.clone()),
+            MountOption::Subtype("nameifs".into()),
+            MountOption::DefaultPermissions,
+        ];
+        let flags = [
+            (self.read_only, MountOption::RO),
+            (self.nosuid, MountOption::NoSuid),
+            (self.nodev, MountOption::NoDev),
+            (self.noexec, MountOption::NoExec),
+            (self.noatime, MountOption::NoAtime),
+            (self.auto_unmount, MountOption::AutoUnmount),
+        ];
+        list.extend(
+            flags
+                .into_iter()
+                .filter(|(on, _)| *on)
+                .map(|(_, option)| option),
+        );
+        let mut config = fuser::Config::default();
+        config.mount_options = list;
+        config.acl = match (self.allow_other, self.allow_root) {
+            (true, _) => SessionACL::All,
+            (false, true) => SessionACL::RootAndOwner,
+            (false, false) => SessionACL::Owner,
+        };
+        config.n_threads = Some(self.threads.max(2));
+        config.clone_fd = true;
+        config
+    }
+}
+
+/// A mount whose kernel side is ready; [`Mounted::serve`] answers its requests.
+pub struct Mounted<S>
+where
+    S: Source,
+    S::File: AsFd,
+{
+    session: Session<Transport<S>>,
+    fs: Arc<Fs<S>>,
+    notifier: JoinHandle<()>,
+    /// Where mount(2) mounted it; nothing if fusermount3 did.
+    path: Option<PathBuf>,
+}
+
+/// Unmounts from another thread.
+pub struct Unmounter(Unmount);
+
+enum Unmount {
+    /// What fusermount3 mounted.
+    Session(SessionUnmounter),
+    /// What was mounted by mount(2).
+    Direct(PathBuf),
+}
+
+impl Unmounter {
+    /// Unmounts.
+    ///
+    /// # Errors
+    /// EBUSY while somebody uses the mount, and umount(2)'s.
+    pub fn unmount(&mut self) -> io::Result<()> {
+        match &mut self.0 {
+            Unmount::Session(session) => session.unmount(),
+            Unmount::Direct(path) => Ok(rustix::mount::unmount(&*path, UnmountFlags::empty())?),
+        }
+    }
+}
+
+/// Mounts `fs` at `mountpoint`.
+///
+/// # Errors
+/// Those of mount(2) and fusermount3.
+pub fn mount<S>(fs: Fs<S>, mountpoint: &Path, options: &MountOptions) -> io::Result<Mounted<S>>
+where
+    S: Source,
+    S::File: AsFd,
+{
+    let fs = Arc::new(fs);
+    let doubter = Arc::new(OnceLock::new());
+    let transport = Transport::new(fs.clone(), doubter.clone());
+    // fuser leaves the subtype out where it mounts by itself, and tools know a mount by it.
+    let direct = !options.auto_unmount && rustix::process::geteuid().is_root();
+    let config = options.config();
+    let (session, path) = if direct {
+        let path = mountpoint.canonicalize()?;
+        let device = options.mount_directly(&path)?;
+        let session = Session::from_fd(transport, device, config.acl, config.clone());
+        let session = session.inspect_err(|_| detach(&path))?;
+        (session, Some(path))
+    } else {
+        (Session::new(transport, mountpoint, &config)?, None)
+    };
+    // Set before the first request is answered.
+    let _ = doubter.set(session.notifier());
+    if let Some(dev) = own_device(mountpoint) {
+        fs.namei().set_own_dev(dev);
+    }
+    let notifier = session.notifier();
+    let notified = fs.clone();
+    let notifier = std::thread::Builder::new()
+        .name("notifier".into())
+        .spawn(move || notify(&notified, &notifier))?;
+    Ok(Mounted {
+        session,
+        fs,
+        notifier,
+        path,
+    })
+}
+
+impl<S> Mounted<S>
+where
+    S: Source,
+    S::File: AsFd,
+{
+    /// What unmounts while [`Mounted::serve`] is busy.
+    pub fn unmounter(&mut self) -> Unmounter {
+        Unmounter(match &self.path {
+            Some(path) => Unmount::Direct(path.clone()),
+            None => Unmount::Session(self.session.unmount_callable()),
+        })
+    }
+
+    /// The filesystem.
+    pub fn fs(&self) -> &Arc<Fs<S>> {
+        &self.fs
+    }
+
+    /// Answers requests until the filesystem is unmounted, then gives everything back.
+    ///
+    /// # Errors
+    /// Of the FUSE device, and objects that leaked.
+    pub fn serve(self) -> io::Result<()> {
+        let served = self.session.run();
+        if served.is_err()
+            && let Some(path) = &self.path
+        {
+            // Nobody answers any more: whoever waits is to be told, not to wait on.
+            detach(path);
+        }
+        self.fs.notices().close();
+        if self.notifier.join().is_err() {
+            warn!("the notifier thread panicked");
+        }
+        let leaked = self.fs.end();
+        for cache in &leaked {
+            error!(
+                cache = cache.name,
+                objects = cache.active_objs,
+                "objects leaked"
+            );
+        }
+        info!(leaked = leaked.len(), "unmounted");
+        served?;
+        match leaked.first() {
+            None => Ok(()),
+            Some(c) => Err(io::Error::other(format!(
+                "{} objects of {} leaked",
+                c.active_objs, c.name
+            ))),
+        }
+    }
+}
+
+/// Unmounts however busy it is.
+fn detach(path: &Path) {
+    if let Err(e) = rustix::mount::unmount(path, UnmountFlags::DETACH) {
+        debug!(error = %e, "umount");
+    }
+}
+
+/// `st_dev` of what is mounted at `mountpoint`, without asking that mount, in the
+/// form of [`crate::source::SourceId::dev`].
+fn own_device(mountpoint: &Path) -> Option<u64> {
+    let path = mountpoint.canonicalize().ok()?;
+    let mountinfo = std::fs::read("/proc/self/mountinfo").ok()?;
+    let shown = escape_mount_path(path.as_os_str().as_bytes());
+    mountinfo.split(|&b| b == b'\n').rev().find_map(|line| {
+        let mut fields = line.split(|&b| b == b' ');
+        let dev = fields.nth(2)?;
+        (fields.nth(1)? == &shown[..]).then_some(())?;
+        let (major, minor) = std::str::from_utf8(dev).ok()?.split_once(':')?;
+        Some(major.parse::<u64>().ok()? << 32 | minor.parse::<u64>().ok()?)
+    })
+}
+
+/// A path as mountinfo shows it: space, tab, newline and backslash in octal.
+fn escape_mount_path(path: &[u8]) -> Vec<u8> {
+    let mut shown = Vec::with_capacity(path.len());
+    for &b in path {
+        match b {
+            b' ' | b'\t' | b'\n' | b'\\' => shown.extend(format!("\\{b:03o}").bytes()),
+            _ => shown.push(b),
+        }
+    }
+    shown
+}
+
+/// The notifier thread: tells the kernel what it must not believe any more. It
+/// holds no lock and serves no request, for the kernel takes the directory's lock
+/// to follow an invalidation.
+fn notify<S: Source>(fs: &Fs<S>, notifier: &Notifier) {
+    let notices: Arc<Notices> = fs.notices();
+    let entry = |parent, name: &[u8]| {
+        if let Err(e) = notifier.inval_entry(INodeNo(parent), OsStr::from_bytes(name)) {
+            debug!(parent, error = %e, "inval_entry");
+        }
+    };
+    let inode = |nodeid| {
+        if let Err(e) = notifier.inval_inode(INodeNo(nodeid), 0, 0) {
+            debug!(nodeid, error = %e, "inval_inode");
+        }
+    };
+    let dcache = &fs.namei().dcache;
+    while let Some(notice) = notices.pop() {
+        match notice {
+            Notice::Entry { parent, name } => entry(parent, &name),
+            Notice::Inode { nodeid } => inode(nodeid),
+            Notice::Reclaim { names } => {
+                let mut left = names;
+                dcache.for_each_name(|parent, name| {
+                    if left > 0 {
+                        left -= 1;
+                        entry(parent, name.as_bytes());
+                    }
+                });
+                fs.namei().stay_in_budget();
+            }
+            Notice::Everything => {
+                dcache.for_each_name(|parent, name| entry(parent, name.as_bytes()));
+                for id in dcache.inodes.ids() {
+                    if let Some(nodeid) = dcache.inodes.with(id, |i| i.nodeid()) {
+                        inode(nodeid);
+                    }
+                }
+            }
+        }
+    }
+}
