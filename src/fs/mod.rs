@@ -11,12 +11,14 @@
 //! It does not know FUSE's structures.
 
 mod file;
+mod lock;
 mod readdir;
 mod stats;
 mod virt;
 mod write;
 
 pub use file::{FileId, Opened};
+pub use lock::{Conflict, LockOwner};
 pub use readdir::DirEntry;
 pub use stats::{Op, Requests};
 
@@ -34,6 +36,7 @@ use crate::source::{Attr, Handle, Source, StatFs};
 use crate::sync::Arc;
 
 use file::Files;
+use lock::Locks;
 use virt::Virt;
 
 /// How the virtual files show.
@@ -148,6 +151,7 @@ pub struct Fs<S: Source> {
     registry: Arc<Registry>,
     options: Options,
     files: Files<S::File>,
+    locks: Locks<S::File>,
     virt: Virt,
     /// Requests served, by kind.
     pub requests: Requests,
@@ -178,6 +182,7 @@ impl<S: Source> Fs<S> {
         let namei = Namei::new(source, &registry, clock, policy, budget, nodes)?;
         Ok(Self {
             files: Files::new(&registry),
+            locks: Locks::new(),
             virt: Virt::new(options.slabinfo),
             requests: Requests::default(),
             namei,
@@ -421,6 +426,7 @@ impl<S: Source> Fs<S> {
     /// have objects in use, which is a leak.
     pub fn end(&self) -> Vec<CacheInfo> {
         self.namei.notices.close();
+        self.locks.end();
         self.files.end(&self.namei.dcache.inodes);
         self.namei.drop_caches();
         self.namei.dcache.end();

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::lock::{OWNER_LIMIT, WAITER_LIMIT};
 use super::{Coherence, Fs};
 use crate::source::Source;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -67,6 +68,7 @@ impl<S: Source> Fs<S> {
         let c = &dcache.counters;
         let load = |n: &AtomicU64| n.load(Ordering::Relaxed);
         let (dir_fds, dir_fds_limit) = self.namei.node_counts();
+        let (lock_owners, lock_waiters) = self.locks.counts();
         let millis = |d: std::time::Duration| d.as_millis() as u64;
         let filesystems: Vec<&str> = dcache
             .inodes
@@ -105,6 +107,10 @@ impl<S: Source> Fs<S> {
                 "dir_fds": dir_fds,
                 "dir_fds_limit": dir_fds_limit,
                 "open_files": self.files.len(),
+                "lock_owners": lock_owners,
+                "lock_owners_limit": OWNER_LIMIT,
+                "lock_waiters": lock_waiters,
+                "lock_waiters_limit": WAITER_LIMIT,
                 "notices_limit": self.namei.notices.capacity(),
             },
         })

@@ -12,19 +12,19 @@ use fuser::{
     AccessFlags, BackingId, BsdFileFlags, CopyFileRangeFlags, FileAttr, FileHandle, Filesystem,
     FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, Notifier,
     OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
-    Request, TimeOrNow, WriteFlags,
+    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite,
+    ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use parking_lot::Mutex;
 use tracing::{debug, info, trace_span};
 
 use super::backing::Backing;
 use super::wire::{
-    caller, file_attr, kind_of, negative_attr, reply_entry, reply_stat, set_time, wire,
-    with_read_buffer,
+    caller, file_attr, kind_of, lock_range, lock_type, negative_attr, reply_entry, reply_stat,
+    set_time, wire, with_read_buffer,
 };
 use crate::dcache::ROOT;
-use crate::fs::{Coherence, FileId, Fs, Lookup, Op, Opened, Readdirplus};
+use crate::fs::{self, Coherence, FileId, Fs, Lookup, Op, Opened, Readdirplus};
 use crate::source::creds::Creds;
 use crate::source::{SetAttr, Source, WriteHow};
 use crate::sync::Arc;
@@ -128,6 +128,8 @@ where
         // The umask is the source's to apply, after its default ACL; and it decides
         // what a write takes from set-user-id and set-group-id.
         flags |= InitFlags::FUSE_DONT_MASK | InitFlags::FUSE_HANDLE_KILLPRIV_V2;
+        // Locks are held on the source, where others see them.
+        flags |= InitFlags::FUSE_POSIX_LOCKS;
         if options.xattr {
             flags |= InitFlags::FUSE_POSIX_ACL;
         }
@@ -528,14 +530,76 @@ where
     fn flush(
         &self,
         _req: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         _fh: FileHandle,
-        _lock_owner: LockOwner,
+        lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
         self.fs.requests.count(Op::Flush);
-        // Nothing is held back here; after this answer the kernel asks no more.
-        reply.error(fuser::Errno::ENOSYS);
+        reply!(reply, self.fs.flush(ino.0, lock_owner.0), () => reply.ok());
+    }
+
+    fn getlk(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        lock_owner: LockOwner,
+        start: u64,
+        end: u64,
+        typ: i32,
+        pid: u32,
+        reply: ReplyLock,
+    ) {
+        self.fs.requests.count(Op::Getlk);
+        let owner = fs::LockOwner {
+            id: lock_owner.0,
+            pid,
+        };
+        let Some(range) = lock_range(typ, start, end) else {
+            return reply.error(fuser::Errno::EINVAL);
+        };
+        reply!(reply, self.fs.getlk(ino.0, FileId(fh.0), owner, range), found => match found {
+            Some(c) => reply.locked(c.range.start, c.range.end, lock_type(c.range.kind), c.pid),
+            None => reply.locked(0, 0, libc::F_UNLCK, 0),
+        });
+    }
+
+    fn setlk(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        lock_owner: LockOwner,
+        start: u64,
+        end: u64,
+        typ: i32,
+        _pid: u32,
+        sleep: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.fs
+            .requests
+            .count(if sleep { Op::Setlkw } else { Op::Setlk });
+        // The thread that waits is the one whose signals matter.
+        let owner = fs::LockOwner {
+            id: lock_owner.0,
+            pid: req.pid(),
+        };
+        let Some(range) = lock_range(typ, start, end) else {
+            return reply.error(fuser::Errno::EINVAL);
+        };
+        self.fs.setlk(
+            ino.0,
+            FileId(fh.0),
+            owner,
+            range,
+            sleep,
+            |done| match done {
+                Ok(()) => reply.ok(),
+                Err(e) => reply.error(wire(e)),
+            },
+        );
     }
 
     fn release(

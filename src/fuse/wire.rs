@@ -7,7 +7,7 @@ use tracing::{debug, warn};
 
 use crate::error::{Errno, level};
 use crate::fs::{Entry, Stat};
-use crate::source::{Attr, Caller, Kind, SetTime, Time};
+use crate::source::{Attr, Caller, Kind, LockKind, LockRange, SetTime, Time};
 
 pub(super) fn kind_of(kind: Kind) -> FileType {
     match kind {
@@ -139,4 +139,23 @@ pub(super) fn set_time(t: TimeOrNow) -> SetTime {
             }
         }
     })
+}
+
+/// A lock on the wire; `None` for a type that is none.
+pub(super) fn lock_range(typ: i32, start: u64, end: u64) -> Option<LockRange> {
+    let kind = match typ {
+        libc::F_RDLCK => LockKind::Read,
+        libc::F_WRLCK => LockKind::Write,
+        libc::F_UNLCK => LockKind::Unlock,
+        _ => return None,
+    };
+    (start <= end).then_some(LockRange { kind, start, end })
+}
+
+pub(super) fn lock_type(kind: LockKind) -> i32 {
+    match kind {
+        LockKind::Read => libc::F_RDLCK,
+        LockKind::Write => libc::F_WRLCK,
+        LockKind::Unlock => libc::F_UNLCK,
+    }
 }

@@ -15,6 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use nix::fcntl::FcntlArg;
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FileType, IFlags, Mode, OFlags, RawDir, RenameFlags,
     ResolveFlags, SeekFrom, Statx, StatxFlags, StatxTimestamp, Timespec, Timestamps, XattrFlags,
@@ -24,8 +25,8 @@ use rustix::process::{Gid, Uid};
 
 use super::creds::Creds;
 use super::{
-    Attr, Caller, FsTraits, Handle, Kind, RawEntry, SetAttr, SetTime, Source, SourceId, StatFs,
-    Time, WriteHow,
+    Attr, Caller, FsTraits, Handle, Kind, LockKind, LockRange, RawEntry, SetAttr, SetTime, Source,
+    SourceId, StatFs, Time, WriteHow,
 };
 use crate::error::{Errno, Result};
 
@@ -59,7 +60,7 @@ calls! {
     Listxattr "listxattr", Create "create", Mknod "mknod", Mkdir "mkdir", Symlink "symlink",
     Link "link", Unlink "unlink", Rmdir "rmdir", Rename "rename", Setattr "setattr",
     Pwrite "pwrite", Fsync "fsync", Fallocate "fallocate", CopyRange "copy_file_range",
-    Setxattr "setxattr", Removexattr "removexattr", Ioctl "ioctl",
+    Setxattr "setxattr", Removexattr "removexattr", Ioctl "ioctl", Lock "lock",
 }
 
 /// A directory of this host.
@@ -589,6 +590,35 @@ impl Source for HostSource {
             .act(caller, || rustix::fs::ioctl_setflags(file, flags))
     }
 
+    fn lock(&self, file: &Self::File, range: LockRange) -> Result<()> {
+        self.count(Call::Lock);
+        let lock = flock_of(range);
+        nix::fcntl::fcntl(file, FcntlArg::F_OFD_SETLK(&lock)).map_err(errno)?;
+        Ok(())
+    }
+
+    fn find_lock(
+        &self,
+        file: &Self::File,
+        range: LockRange,
+    ) -> Result<Option<(LockRange, Option<u32>)>> {
+        self.count(Call::Lock);
+        let mut lock = flock_of(range);
+        nix::fcntl::fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock)).map_err(errno)?;
+        let kind = match i32::from(lock.l_type) {
+            libc::F_RDLCK => LockKind::Read,
+            libc::F_WRLCK => LockKind::Write,
+            _ => return Ok(None),
+        };
+        let start = lock.l_start as u64;
+        let end = match lock.l_len {
+            0 => i64::MAX as u64,
+            len => start + len as u64 - 1,
+        };
+        let pid = u32::try_from(lock.l_pid).ok();
+        Ok(Some((LockRange { kind, start, end }, pid)))
+    }
+
     fn calls(&self) -> Vec<(&'static str, u64)> {
         let counts = self.calls.iter().map(|c| c.load(Ordering::Relaxed));
         CALL_NAMES.iter().copied().zip(counts).collect()
@@ -613,7 +643,7 @@ fn open_flags(flags: u32) -> OFlags {
 /// asked by the path, as truncate(2) itself does.
 fn truncate(path: &CStr, size: u64) -> Result<()> {
     let size = i64::try_from(size).map_err(|_| Errno::FBIG)?;
-    nix::unistd::truncate(path, size).map_err(|e| Errno::from_raw_os_error(e as i32))
+    nix::unistd::truncate(path, size).map_err(errno)
 }
 
 fn timespec(t: Option<SetTime>) -> Timespec {
@@ -630,6 +660,30 @@ fn timespec(t: Option<SetTime>) -> Timespec {
             tv_sec: t.sec,
             tv_nsec: t.nsec.into(),
         },
+    }
+}
+
+fn errno(e: nix::errno::Errno) -> Errno {
+    Errno::from_raw_os_error(e as i32)
+}
+
+fn flock_of(range: LockRange) -> libc::flock {
+    let kind = match range.kind {
+        LockKind::Read => libc::F_RDLCK,
+        LockKind::Write => libc::F_WRLCK,
+        LockKind::Unlock => libc::F_UNLCK,
+    };
+    let to_the_end = range.end >= i64::MAX as u64;
+    libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: range.start as i64,
+        l_len: if to_the_end {
+            0
+        } else {
+            (range.end - range.start + 1) as i64
+        },
+        l_pid: 0,
     }
 }
 

@@ -240,6 +240,28 @@ pub struct WriteHow {
     pub kill_suid: bool,
 }
 
+/// What a lock does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockKind {
+    /// Shared (F_RDLCK).
+    Read,
+    /// Exclusive (F_WRLCK).
+    Write,
+    /// Given back (F_UNLCK).
+    Unlock,
+}
+
+/// Bytes to be locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockRange {
+    /// How.
+    pub kind: LockKind,
+    /// First byte.
+    pub start: u64,
+    /// Last byte; the largest offset for "to the end, wherever that is".
+    pub end: u64,
+}
+
 /// The mirrored tree. What changes it is answered EROFS by a source that cannot be
 /// changed.
 #[allow(unused_variables)] // the names of the defaults' parameters are documentation
@@ -462,6 +484,25 @@ pub trait Source: Send + Sync + 'static {
     /// Sets the inode flags, as FS_IOC_SETFLAGS does.
     fn set_flags(&self, file: &Self::File, flags: u32, caller: &Caller) -> Result<()> {
         Err(Errno::ROFS)
+    }
+
+    /// Takes, changes or gives back a lock of this open file description, without
+    /// waiting (F_OFD_SETLK).
+    ///
+    /// # Errors
+    /// EAGAIN if another's is in the way, EBADF if the file was not opened for it.
+    fn lock(&self, file: &Self::File, range: LockRange) -> Result<()> {
+        Err(Errno::NOLCK)
+    }
+
+    /// A lock of another's that is in the way (F_OFD_GETLK), and who holds it: `None`
+    /// where that is an open file description and no process.
+    fn find_lock(
+        &self,
+        file: &Self::File,
+        range: LockRange,
+    ) -> Result<Option<(LockRange, Option<u32>)>> {
+        Err(Errno::NOLCK)
     }
 
     /// Calls made so far, by kind; for `.nameifs/stats`.
