@@ -5,6 +5,8 @@ use std::io::{Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -194,6 +196,34 @@ pub fn until<T>(limit: Duration, mut probe: impl FnMut() -> Option<T>) -> Option
         }
         thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Tells threads to stop, at the latest when it is dropped: a panic in a thread scope
+/// must not leave the others running.
+#[derive(Default)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// What the threads look at.
+    pub fn flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.0)
+    }
+
+    /// Stops them.
+    pub fn now(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        self.now();
+    }
+}
+
+/// Whether the threads may go on.
+pub fn going(flag: &AtomicBool) -> bool {
+    !flag.load(Ordering::SeqCst)
 }
 
 /// Whether this process is root.
