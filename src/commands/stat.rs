@@ -231,7 +231,7 @@ mod tests {
         );
         assert_eq!(hit_rate(&json!({"hits": 1})), None);
         assert_eq!(
-            hit_rate(&json!({"hits": 3, "negative_hits": 0, "misses": 1})),
+            hit_rate(&json!({"hits": 1, "negative_hits": 2, "misses": 1})),
             Some(75.0)
         );
     }

@@ -164,10 +164,9 @@ fn words_without_effect() {
             "{word}"
         );
     }
-    assert_eq!(
-        format!("{:?}", config("-o subtype=nameifs,comment=a")),
-        plain
-    );
+    let fstab =
+        "-o defaults,default_permissions,noauto,user,nofail,_netdev,relatime,subtype=nameifs";
+    assert_eq!(format!("{:?}", config(fstab)), plain);
 }
 
 #[test]
