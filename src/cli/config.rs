@@ -357,6 +357,13 @@ impl Config {
                 "allow_other and allow_root exclude each other; leave out one",
             ));
         }
+        // A mount by root is for everyone, as any other that mount(8) makes.
+        let allow_other = listed.allow_other || (caller.root && !listed.allow_root);
+        if listed.auto_unmount && !allow_other && !listed.allow_root {
+            return Err(misuse(
+                "auto_unmount works only with allow_other or allow_root; add one of them",
+            ));
+        }
         let log = args.log.or(listed.args.log);
         if log.as_ref().is_some_and(|path| path.as_os_str().is_empty()) {
             return Err(misuse("--log has an empty file name; give a file"));
@@ -392,8 +399,7 @@ impl Config {
                 nodev: listed.nodev,
                 noexec: listed.noexec,
                 noatime: listed.noatime,
-                // A mount by root is for everyone, as any other that mount(8) makes.
-                allow_other: listed.allow_other || (caller.root && !listed.allow_root),
+                allow_other,
                 allow_root: listed.allow_root,
                 auto_unmount: listed.auto_unmount,
                 threads,

@@ -131,12 +131,25 @@ pub fn tie_to(parent: u32) -> Outcome {
 /// The system refuses the mask.
 pub fn block_signals() -> Result<SigSet, Failure> {
     let mut set = SigSet::empty();
-    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
-        set.add(signal);
+    set.add(Signal::SIGTERM);
+    set.add(Signal::SIGINT);
+    // A blocked signal reaches the waiting thread even where it is ignored, as nohup(1) has it.
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    if !ignores(&status, Signal::SIGHUP) {
+        set.add(Signal::SIGHUP);
     }
     set.thread_block()
         .map_err(|e| failed(format!("cannot block signals: {e}")))?;
     Ok(set)
+}
+
+/// Whether a signal is ignored, by the text of /proc/PID/status.
+fn ignores(status: &str, signal: Signal) -> bool {
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask >> (signal as u32 - 1) & 1 == 1)
 }
 
 /// A process serving a mount.
@@ -265,6 +278,15 @@ mod tests {
         ] {
             assert_eq!(connection_in(info), number);
         }
+    }
+
+    #[test]
+    fn ignored_signals() {
+        let status = "Name:\tx\nSigBlk:\tffffffffffffffff\nSigIgn:\t0000000000001001\n";
+        assert!(ignores(status, Signal::SIGHUP));
+        assert!(ignores(status, Signal::SIGPIPE));
+        assert!(!ignores(status, Signal::SIGTERM));
+        assert!(!ignores("", Signal::SIGHUP));
     }
 
     #[test]

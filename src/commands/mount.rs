@@ -146,12 +146,10 @@ impl Ender {
     /// Waits for a signal and unmounts. The process then ends by itself, because serving ends;
     /// where somebody still uses the mount it is detached and has [`GRACE`] left.
     fn wait(mut self, signals: &SigSet) {
-        while let Ok(signal) = signals.wait() {
-            tracing::info!(%signal, "unmounting");
-            match self.unmount() {
-                Ok(()) => break,
-                Err(e) => tracing::error!("cannot unmount: {}", reason(&e)),
-            }
+        let Ok(signal) = signals.wait() else { return };
+        tracing::info!(%signal, "unmounting");
+        if let Err(e) = self.unmount() {
+            tracing::error!("cannot unmount: {}", reason(&e));
         }
         std::thread::sleep(GRACE);
         tracing::warn!(
@@ -161,18 +159,21 @@ impl Ender {
         std::process::exit(0);
     }
 
-    /// Unmounts, and detaches what is in use.
+    /// Unmounts, and detaches what is in use. What is mounted over ours or in place of it by
+    /// now is left alone.
     fn unmount(&mut self) -> io::Result<()> {
-        let done = self.unmounter.unmount();
-        let still = self.id.is_some() && mounted_id(&self.mountpoint) == self.id;
-        match done {
-            Ok(()) if !still => Ok(()),
-            Err(e) if !still => {
-                tracing::debug!("unmounted by another: {}", reason(&e));
-                Ok(())
-            }
-            _ => umount::detach(&self.mountpoint, true),
+        if self.id.is_none() || mounted_id(&self.mountpoint) != self.id {
+            return Err(io::Error::other(
+                "it is not on top of its mountpoint any more",
+            ));
         }
+        let done = self.unmounter.unmount();
+        // fusermount3's failures do not reach us in any other way.
+        if mounted_id(&self.mountpoint) == self.id {
+            tracing::info!("in use, so detached: {done:?}");
+            return umount::detach(&self.mountpoint, true);
+        }
+        Ok(())
     }
 }
 

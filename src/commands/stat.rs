@@ -101,22 +101,15 @@ fn table(stats: &Map<String, Value>, caches: &[CacheInfo]) -> String {
             None => {}
         }
     }
-    if let Some(rate) = stats.get("dcache").and_then(hit_rate) {
-        line(
-            &mut text,
-            "answered from the dcache",
-            &format!("{rate:.1} %"),
-        );
-    }
     let heads = ["active", "total", "size", "slabs", "KiB"];
-    let _ = write!(text, "\n{:<24}", "slab caches");
+    let _ = write!(text, "\n{:<26}", "slab caches");
     for head in heads {
         let _ = write!(text, "{head:>12}");
     }
     text.push('\n');
     for cache in caches {
         let kib = cache.num_slabs * cache.pagesperslab * page_size() / 1024;
-        let _ = write!(text, "  {:<22}", cache.name);
+        let _ = write!(text, "  {:<24}", cache.name);
         for n in [
             cache.active_objs,
             cache.num_objs,
@@ -156,10 +149,15 @@ fn section_rows(text: &mut String, section: &str, rows: &Map<String, Value>) {
     for (name, value) in sorted {
         line(text, &format!("  {name}"), &cell(value));
     }
+    if section == "dcache"
+        && let Some(rate) = hit_rate(rows)
+    {
+        line(text, "  answered without source", &format!("{rate:.1} %"));
+    }
 }
 
 fn line(text: &mut String, label: &str, value: &str) {
-    let _ = writeln!(text, "{label:<24}{value:>12}");
+    let _ = writeln!(text, "{label:<26}{value:>12}");
 }
 
 fn cell(value: &Value) -> String {
@@ -171,7 +169,7 @@ fn cell(value: &Value) -> String {
 }
 
 /// Percentage of lookups that needed no call to the source, if there were any.
-fn hit_rate(dcache: &Value) -> Option<f64> {
+fn hit_rate(dcache: &Map<String, Value>) -> Option<f64> {
     let count = |key: &str| dcache.get(key).and_then(Value::as_u64);
     let (hits, negative, misses) = (count("hits")?, count("negative_hits")?, count("misses")?);
     let all = hits + negative + misses;
@@ -218,21 +216,22 @@ mod tests {
         assert!(at(&["dcache"]) < at(&["source", "7"]));
         at(&["mode", "ttl"]);
         at(&["uptime", "3"]);
-        at(&["answered", "from", "the", "dcache", "95.0", "%"]);
+        at(&["answered", "without", "source", "95.0", "%"]);
         at(&["dentry", "3", "42", "96", "1", "4"]);
         assert!(!text.contains("OPEN"));
     }
 
     #[test]
     fn rates() {
-        assert_eq!(
-            hit_rate(&json!({"hits": 0, "negative_hits": 0, "misses": 0})),
-            None
-        );
-        assert_eq!(hit_rate(&json!({"hits": 1})), None);
-        assert_eq!(
-            hit_rate(&json!({"hits": 3, "negative_hits": 0, "misses": 1})),
-            Some(75.0)
-        );
+        for (dcache, rate) in [
+            (json!({"hits": 0, "negative_hits": 0, "misses": 0}), None),
+            (json!({"hits": 1}), None),
+            (
+                json!({"hits": 1, "negative_hits": 2, "misses": 1}),
+                Some(75.0),
+            ),
+        ] {
+            assert_eq!(hit_rate(dcache.as_object().unwrap()), rate, "{dcache}");
+        }
     }
 }

@@ -145,6 +145,10 @@ fn who_may_enter() {
     assert_eq!(allowed("-o allow_root", USER), (false, true));
     assert_eq!(allowed("-o allow_root", ROOT), (false, true));
     assert!(misused("-o allow_root,allow_other").contains("exclude"));
+    assert!(misused("-o auto_unmount").contains("allow_other"));
+    assert!(config("-o auto_unmount,allow_root").mount.auto_unmount);
+    let c = check("mount /src /mnt -o auto_unmount", ROOT).unwrap();
+    assert!(c.mount.auto_unmount && c.mount.allow_other);
 }
 
 #[test]
@@ -160,10 +164,9 @@ fn words_without_effect() {
             "{word}"
         );
     }
-    assert_eq!(
-        format!("{:?}", config("-o subtype=nameifs,comment=a")),
-        plain
-    );
+    let fstab =
+        "-o defaults,default_permissions,noauto,user,nofail,_netdev,relatime,subtype=nameifs";
+    assert_eq!(format!("{:?}", config(fstab)), plain);
 }
 
 #[test]
