@@ -92,11 +92,14 @@ pub struct MountArgs {
     #[arg(short = 'o', value_name = "LIST")]
     pub options: Vec<OsString>,
 
-    /// How changes made beneath the mount come to show: ttl, frozen or strict [default: ttl]
+    /// How changes made beneath the mount come to show: watch (told at once), ttl
+    /// (after a time), frozen (not until dropped), strict (every name is asked) or
+    /// auto (watch where the filesystem tells, else ttl) [default: auto]
     #[arg(long, value_name = "MODE")]
     pub coherence: Option<OsString>,
 
-    /// How long names and attributes are believed in mode ttl [default: 1s]
+    /// How long names and attributes are believed in mode ttl, and in mode watch
+    /// where nobody tells of changes [default: 1s]
     #[arg(long, value_name = "TIME")]
     pub ttl: Option<OsString>,
 
@@ -107,6 +110,10 @@ pub struct MountArgs {
     /// How long attributes are believed in mode ttl [default: as --ttl]
     #[arg(long, value_name = "TIME")]
     pub attr_ttl: Option<OsString>,
+
+    /// Directories that may be watched in mode watch [default: 1M]
+    #[arg(long, value_name = "N")]
+    pub max_watches: Option<OsString>,
 
     /// Memory that the caches may take, with K, M or G [default: 512M]
     #[arg(long, value_name = "SIZE")]

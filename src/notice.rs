@@ -28,6 +28,24 @@ pub enum Notice {
         /// nodeid.
         nodeid: u64,
     },
+    /// Attributes, and contents if `data`, of a name's object are not what they were.
+    Attr {
+        /// nodeid of the directory; an answer on its way to the kernel comes first.
+        parent: u64,
+        /// nodeid of the object.
+        nodeid: u64,
+        /// Contents too.
+        data: bool,
+    },
+    /// The name `name` below the directory `parent`, the object `child`, was removed.
+    Removed {
+        /// nodeid of the directory.
+        parent: u64,
+        /// nodeid of what it was.
+        child: u64,
+        /// The name.
+        name: Box<[u8]>,
+    },
     /// Ask this many names back, so that the kernel lets go of their inodes.
     Reclaim {
         /// How many.

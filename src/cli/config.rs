@@ -24,6 +24,9 @@ use super::{Failure, MountArgs, list, misuse, value};
 /// The smallest budget with which the caches can work at all.
 const LEAST_CACHE: u64 = 64 << 10;
 
+/// Directories that can be watched at all.
+const MOST_WATCHES: usize = 100_000_000;
+
 /// More threads than this serve nobody.
 const MOST_THREADS: usize = 256;
 
@@ -147,6 +150,7 @@ impl Listed {
         };
         let valued = match name.as_str() {
             "coherence" => Some(&mut self.args.coherence),
+            "max-watches" => Some(&mut self.args.max_watches),
             "ttl" => Some(&mut self.args.ttl),
             "negative-ttl" => Some(&mut self.args.negative_ttl),
             "attr-ttl" => Some(&mut self.args.attr_ttl),
@@ -281,9 +285,11 @@ impl Config {
         }
 
         let coherence = pick("coherence", &args.coherence, &listed.args.coherence).map_or(
-            Ok(Coherence::Ttl),
+            Ok(Coherence::Auto),
             |typed| {
                 typed.choose(&[
+                    ("auto", Coherence::Auto),
+                    ("watch", Coherence::Watch),
                     ("ttl", Coherence::Ttl),
                     ("frozen", Coherence::Frozen),
                     ("strict", Coherence::Strict),
@@ -318,6 +324,11 @@ impl Config {
                 .ok_or_else(|| typed.wrong("is not a number of threads; write 1 to 256"))?,
             None => caller.cores.clamp(2, MOST_THREADS),
         };
+        let max_watches = match pick("max-watches", &args.max_watches, &listed.args.max_watches) {
+            Some(typed) => value::count(typed.value.as_bytes(), 0, MOST_WATCHES)
+                .ok_or_else(|| typed.wrong("is not a number of directories; write 0 to 100000000"))?,
+            None => 1 << 20,
+        };
         let slabinfo = pick("slabinfo", &args.slabinfo, &listed.args.slabinfo).map_or(
             Ok(SlabinfoMode::Hidden),
             |typed| {
@@ -350,7 +361,10 @@ impl Config {
                 "rw does not go with coherence=frozen; leave out one of them",
             ));
         }
-        let read_only = frozen || args.read_only || listed.read_only == Some(true);
+        // What is frozen is refused by the daemon, so that drop_caches can be written; ro
+        // is the kernel's.
+        let ro = args.read_only || listed.read_only == Some(true);
+        let read_only = frozen || ro;
 
         if listed.allow_other && listed.allow_root {
             return Err(misuse(
@@ -389,12 +403,13 @@ impl Config {
                 readdirplus,
                 passthrough,
                 read_only,
+                max_watches,
                 xattr: !(args.no_xattr || listed.args.no_xattr),
                 ..Options::default()
             },
             mount: MountOptions {
                 fsname: String::new(),
-                read_only,
+                read_only: ro,
                 nosuid: listed.nosuid,
                 nodev: listed.nodev,
                 noexec: listed.noexec,

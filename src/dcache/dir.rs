@@ -11,12 +11,14 @@
 //!
 //! It does not read the source.
 
+use std::any::Any;
+
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::clock::Millis;
 use crate::source::{Kind, RawEntry, Time};
 use crate::sync::Arc;
-use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// A moment in the history of a directory; see [`Dir::begin`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,14 +36,21 @@ pub struct Stamp {
 }
 
 /// State of the names below one directory.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Dir {
     changes: AtomicU64,
     epoch: AtomicU32,
     /// When the names were last proved right; 0 when never.
     checked: AtomicU64,
+    /// Changes below are told of.
+    watched: AtomicBool,
     state: Mutex<DirState>,
+    /// Ends the watch when it is dropped, with the directory at the latest.
+    tie: Mutex<Option<Tie>>,
 }
+
+/// What ends a watch when it is dropped.
+pub type Tie = Box<dyn Any + Send + Sync>;
 
 /// What the directory lock guards besides the names themselves.
 #[derive(Debug, Default)]
@@ -84,6 +93,28 @@ impl Dir {
         })
     }
 
+    /// Whether changes below are told of.
+    pub fn is_watched(&self) -> bool {
+        self.watched.load(Ordering::Acquire)
+    }
+
+    /// Changes below are told of from now on, until `tie` is dropped. What was cached
+    /// before is doubtful: nobody told of its changes.
+    pub fn set_watched(&self, tie: Tie) {
+        self.lock().doubt();
+        let old = self.tie.lock().replace(tie);
+        self.watched.store(true, Ordering::Release);
+        drop(old);
+    }
+
+    /// Changes below are not told of any more; what is cached is doubtful.
+    pub fn unwatch(&self) {
+        self.watched.store(false, Ordering::Release);
+        let tie = self.tie.lock().take();
+        self.lock().doubt();
+        drop(tie);
+    }
+
     /// The cached listing.
     pub fn listing(&self) -> Option<Arc<Listing>> {
         self.state.lock().listing.clone()
@@ -112,6 +143,11 @@ impl DirGuard<'_> {
     pub fn change(&mut self) {
         self.dir.changes.fetch_add(1, Ordering::AcqRel);
         self.state.listing = None;
+    }
+
+    /// Attributes of something below changed: fills under way are void.
+    pub fn change_attr(&mut self) {
+        self.dir.changes.fetch_add(1, Ordering::AcqRel);
     }
 
     /// All names below are doubtful from now on.

@@ -250,6 +250,8 @@ pub struct Inode {
     dir: Option<Arc<Dir>>,
     generation: u32,
     pins: u32,
+    /// Grows when the attributes become void, so that an answer on its way is too.
+    attr_voided: u32,
     /// One of the names; more of them, if any, are in `Dcache::links`.
     pub(super) alias: Option<DentryId>,
     device: u16,
@@ -272,6 +274,7 @@ impl Inode {
             dir: (attr.kind == Kind::Directory).then(|| Arc::new(Dir::default())),
             generation,
             pins: 1,
+            attr_voided: 0,
             alias: None,
             device,
             kind: attr.kind,
@@ -367,6 +370,22 @@ impl Inode {
     /// The attributes must be read anew before they are used.
     pub fn forget_attr(&mut self) {
         self.attr_at = 0;
+        self.attr_voided = self.attr_voided.wrapping_add(1);
+    }
+
+    /// To be called before attributes are read from the source.
+    pub fn attr_moment(&self) -> u32 {
+        self.attr_voided
+    }
+
+    /// Takes over attributes that were read since `moment`, unless they became void
+    /// meanwhile; whether they were good.
+    pub fn set_attr_since(&mut self, attr: &Attr, now: Millis, moment: u32) -> bool {
+        let good = self.attr_voided == moment;
+        if good {
+            self.set_attr(attr, now);
+        }
+        good
     }
 
     /// Whether `attr` is of this very object and not of a later one with its number.
@@ -674,6 +693,6 @@ mod tests {
 
     #[test]
     fn inodes_are_compact() {
-        assert!(size_of::<Inode>() <= 136, "{}", size_of::<Inode>());
+        assert!(size_of::<Inode>() <= 144, "{}", size_of::<Inode>());
     }
 }

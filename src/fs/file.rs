@@ -248,7 +248,7 @@ impl<S: Source> Fs<S> {
         Ok(Opened {
             id,
             direct_io: sizeless,
-            keep_cache: self.options.coherence == super::Coherence::Frozen,
+            keep_cache: self.coherence() == super::Coherence::Frozen,
             doubt_attr: doubt,
             inode: (!sizeless).then_some((nodeid, generation)),
             // Past the daemon nobody would notice that a write takes set-user-id away.

@@ -10,6 +10,7 @@
 //!
 //! It does not know FUSE's structures.
 
+mod coherence;
 mod file;
 mod lock;
 mod readdir;
@@ -29,7 +30,7 @@ use crate::dcache::{InodeId, NodeId, ROOT};
 use crate::error::{Errno, Result};
 use crate::name::QStr;
 pub use crate::namei::Coherence;
-use crate::namei::{FOREVER, Found, Namei, Policy};
+use crate::namei::{Found, Limits, Namei, Policy};
 use crate::notice::{Notice, Notices};
 use crate::slab::{CacheInfo, Registry};
 use crate::source::{Attr, Handle, Source, StatFs};
@@ -86,13 +87,15 @@ pub struct Options {
     pub xattr: bool,
     /// Descriptors of directories that may be held.
     pub dir_fds: usize,
+    /// Directories that may be watched.
+    pub max_watches: usize,
 }
 
 impl Default for Options {
     fn default() -> Self {
         let second = Duration::from_secs(1);
         Self {
-            coherence: Coherence::Ttl,
+            coherence: Coherence::Auto,
             ttl: second,
             negative_ttl: second,
             attr_ttl: second,
@@ -103,6 +106,7 @@ impl Default for Options {
             read_only: false,
             xattr: true,
             dir_fds: 256,
+            max_watches: 1 << 20,
         }
     }
 }
@@ -178,8 +182,12 @@ impl<S: Source> Fs<S> {
             negative_ttl: options.negative_ttl,
             attr_ttl: options.attr_ttl,
         };
-        let (budget, nodes) = (options.cache_size, options.dir_fds);
-        let namei = Namei::new(source, &registry, clock, policy, budget, nodes)?;
+        let limits = Limits {
+            bytes: options.cache_size,
+            nodes: options.dir_fds,
+            watches: options.max_watches,
+        };
+        let namei = Namei::new(source, &registry, clock, policy, limits)?;
         Ok(Self {
             files: Files::new(&registry),
             locks: Locks::new(),
@@ -189,6 +197,11 @@ impl<S: Source> Fs<S> {
             registry,
             options,
         })
+    }
+
+    /// The mode in force: what [`Coherence::Auto`] became.
+    pub fn coherence(&self) -> Coherence {
+        self.namei.policy().coherence
     }
 
     /// What was chosen at mount.
@@ -338,33 +351,15 @@ impl<S: Source> Fs<S> {
                 let file = file
                     .or_else(|| self.files.any_of(inode))
                     .ok_or(Errno::STALE)?;
+                let moment = self.namei.attr_moment(inode);
                 let attr = self
                     .files
                     .with_file(file, |f| self.namei.source.stat_file(f))??;
-                self.namei.took_attr(inode, &attr);
-                (attr, self.attr_ttl())
+                (attr, self.namei.took_attr_since(inode, &attr, moment))
             }
             other => other?,
         };
         Ok(self.stat_of(nodeid, inode, attr, left))
-    }
-
-    /// How long what was read this moment may be believed, `ttl` being the time for it
-    /// under [`Coherence::Ttl`].
-    fn fresh(&self, ttl: Duration) -> Duration {
-        match self.options.coherence {
-            Coherence::Frozen => FOREVER,
-            Coherence::Strict => Duration::ZERO,
-            Coherence::Ttl => ttl,
-        }
-    }
-
-    fn attr_ttl(&self) -> Duration {
-        self.fresh(self.options.attr_ttl)
-    }
-
-    fn name_ttl(&self) -> Duration {
-        self.fresh(self.options.ttl)
     }
 
     /// READLINK.
@@ -426,6 +421,7 @@ impl<S: Source> Fs<S> {
     /// have objects in use, which is a leak.
     pub fn end(&self) -> Vec<CacheInfo> {
         self.namei.notices.close();
+        self.stop_following();
         self.locks.end();
         self.files.end(&self.namei.dcache.inodes);
         self.namei.drop_caches();

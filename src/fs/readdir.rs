@@ -93,7 +93,7 @@ impl<S: Source> Fs<S> {
     fn list(
         &self,
         inode: InodeId,
-        dir: &Dir,
+        dir: &Arc<Dir>,
         device: &Device,
         cookie: u64,
         reply: &mut Reply<'_, '_, S>,
@@ -102,7 +102,7 @@ impl<S: Source> Fs<S> {
         let mut listing = self.cached_listing(inode, dir)?;
         // In strict mode nothing is kept, so it is read whole only where it must be
         // sorted.
-        let keep = self.options.coherence != Coherence::Strict;
+        let keep = self.coherence() != Coherence::Strict;
         if listing.is_none() && (!stable || (cookie == 0 && keep)) {
             listing = Some(self.read_listing(inode, dir, stable)?);
         }
@@ -140,7 +140,7 @@ impl<S: Source> Fs<S> {
 
     /// The listing, if it is cached and to be believed.
     fn cached_listing(&self, inode: InodeId, dir: &Dir) -> Result<Option<Arc<Listing>>> {
-        if self.options.coherence == Coherence::Strict {
+        if self.coherence() == Coherence::Strict {
             return Ok(None);
         }
         let Some(listing) = dir.listing() else {
@@ -153,15 +153,17 @@ impl<S: Source> Fs<S> {
 
     /// Reads a directory from its start, whole if it is not too large, and keeps the
     /// listing if nothing changed meanwhile.
-    fn read_listing(&self, inode: InodeId, dir: &Dir, stable: bool) -> Result<Arc<Listing>> {
-        let moment = dir.begin();
+    fn read_listing(&self, inode: InodeId, dir: &Arc<Dir>, stable: bool) -> Result<Arc<Listing>> {
         let node = self.namei.node(inode)?;
-        let stamp = match self.options.coherence {
-            Coherence::Ttl => {
-                let attr = self.namei.source.stat(&node)?;
-                Some(self.namei.stamp(inode, &attr))
-            }
-            Coherence::Frozen | Coherence::Strict => None,
+        self.namei.ensure_watch(inode, dir, &node);
+        let moment = dir.begin();
+        let stamped = match self.coherence() {
+            Coherence::Frozen | Coherence::Strict => false,
+            Coherence::Auto | Coherence::Watch | Coherence::Ttl => !dir.is_watched(),
+        };
+        let stamp = match stamped {
+            true => Some(self.namei.stamp(inode, &self.namei.source.stat(&node)?)),
+            false => None,
         };
         let mut listing = Listing::default();
         let complete = self.namei.source.list(&node, 0, &mut |entry| {
@@ -176,7 +178,7 @@ impl<S: Source> Fs<S> {
         }
         listing.finish(complete, &self.namei.dcache.counters.listing_bytes);
         let listing = Arc::new(listing);
-        if complete && self.options.coherence != Coherence::Strict {
+        if complete && self.coherence() != Coherence::Strict {
             let now = self.namei.clock.now();
             let mut guard = dir.lock();
             if guard.set_listing(listing.clone(), moment)

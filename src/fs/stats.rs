@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::lock::{OWNER_LIMIT, WAITER_LIMIT};
 use super::{Coherence, Fs};
+use crate::namei::Watches;
 use crate::source::Source;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -29,6 +30,16 @@ ops! {
     Create "CREATE", Bmap "BMAP", Ioctl "IOCTL", Poll "POLL",
     Fallocate "FALLOCATE", Readdirplus "READDIRPLUS", Lseek "LSEEK",
     CopyFileRange "COPY_FILE_RANGE",
+}
+
+fn word(mode: Coherence) -> &'static str {
+    match mode {
+        Coherence::Auto => "auto",
+        Coherence::Watch => "watch",
+        Coherence::Ttl => "ttl",
+        Coherence::Frozen => "frozen",
+        Coherence::Strict => "strict",
+    }
 }
 
 /// Requests served, by kind.
@@ -68,6 +79,11 @@ impl<S: Source> Fs<S> {
         let c = &dcache.counters;
         let load = |n: &AtomicU64| n.load(Ordering::Relaxed);
         let (dir_fds, dir_fds_limit) = self.namei.node_counts();
+        let (watches, watches_limit) =
+            self.namei.watches().map_or((0, 0), |watches| watches.counts());
+        let watch_count = |of: fn(&Watches<S::Node>) -> &AtomicU64| {
+            self.namei.watches().map_or(0, |watches| load(of(watches)))
+        };
         let (lock_owners, lock_waiters) = self.locks.counts();
         let millis = |d: std::time::Duration| d.as_millis() as u64;
         let filesystems: Vec<&str> = dcache
@@ -92,20 +108,22 @@ impl<S: Source> Fs<S> {
             },
             "source": counts(&mut self.namei.source.calls().into_iter().filter(|&(_, n)| n > 0)),
             "coherence": {
-                "mode": match self.options.coherence {
-                    Coherence::Ttl => "ttl",
-                    Coherence::Frozen => "frozen",
-                    Coherence::Strict => "strict",
-                },
+                "mode": word(self.coherence()),
+                "asked": word(self.options.coherence),
                 "ttl_ms": millis(self.options.ttl),
                 "negative_ttl_ms": millis(self.options.negative_ttl),
                 "attr_ttl_ms": millis(self.options.attr_ttl),
                 "filesystems": filesystems,
+                "events": watch_count(|w| &w.events),
+                "overflows": watch_count(|w| &w.overflows),
+                "unwatched": watch_count(|w| &w.refused),
             },
             "limits": {
                 "cache_size": self.options.cache_size,
                 "dir_fds": dir_fds,
                 "dir_fds_limit": dir_fds_limit,
+                "watches": watches,
+                "watches_limit": watches_limit,
                 "open_files": self.files.len(),
                 "lock_owners": lock_owners,
                 "lock_owners_limit": OWNER_LIMIT,

@@ -1,11 +1,13 @@
 //! Changes (floor F5): each is made by the source, for the caller, and then followed
 //! by the dentry cache.
 
+use std::time::Duration;
+
 use super::{Entry, FileId, Fs, Opened, Stat};
-use crate::dcache::{InodeId, InodeRef, NodeId};
+use crate::dcache::{Dir, InodeId, Moment, NodeId};
 use crate::error::{Errno, Result};
 use crate::name::{Filename, QStr};
-use crate::namei::Found;
+use crate::namei::{Found, Own};
 use crate::source::{Attr, Caller, Handle, SetAttr, Source, WriteHow};
 
 /// Where a name is to be changed: everything a change needs of it.
@@ -35,24 +37,29 @@ impl<S: Source> Fs<S> {
 
     /// What was made at a place, as a reply.
     fn made(&self, place: &Place<S::Node>) -> Result<Entry> {
-        let attr = self
-            .namei
-            .source
-            .stat_at(&place.node, place.name.as_cstr())?;
-        let inode = self
-            .namei
-            .created(place.parent, &place.node, &place.name, &attr)?;
-        self.entry_of(inode, attr)
+        let dir = self.namei.dir(place.parent)?;
+        let moment = dir.begin();
+        let attr = self.namei.source.stat_at(&place.node, place.name.as_cstr())?;
+        self.followed(place, &dir, attr, moment)
     }
 
-    fn entry_of(&self, inode: InodeRef<'_>, attr: Attr) -> Result<Entry> {
-        let (name_left, attr_left) = (self.name_ttl(), self.attr_ttl());
-        self.into_entry(Found::Positive {
-            inode,
-            attr,
-            name_left,
-            attr_left,
-        })
+    /// The dentry cache follows what was made at a place; the reply.
+    fn followed(
+        &self,
+        place: &Place<S::Node>,
+        dir: &Dir,
+        attr: Attr,
+        moment: Moment,
+    ) -> Result<Entry> {
+        let created =
+            self.namei.created(place.parent, &place.node, &place.name, &attr, moment);
+        let (inode, quiet) = created?;
+        let name_left = self.namei.name_fresh(dir);
+        let attr_left = match quiet {
+            true => self.namei.attr_fresh(inode.id(), &attr, Some(dir)),
+            false => Duration::ZERO,
+        };
+        self.into_entry(Found::Positive { inode, attr, name_left, attr_left })
     }
 
     /// MKNOD; `mode` holds the kind.
@@ -68,9 +75,10 @@ impl<S: Source> Fs<S> {
         caller: &Caller,
     ) -> Result<Entry> {
         let place = self.place(parent, name)?;
-        self.namei
-            .source
-            .mknod(&place.node, place.name.as_cstr(), mode, rdev, caller)?;
+        let event = self.expect(place.parent, Own::Created, name);
+        let source = &self.namei.source;
+        source.mknod(&place.node, place.name.as_cstr(), mode, rdev, caller)?;
+        event.done();
         self.made(&place)
     }
 
@@ -80,9 +88,9 @@ impl<S: Source> Fs<S> {
     /// EROFS, EEXIST, ENOSPC, and mkdir(2)'s.
     pub fn mkdir(&self, parent: NodeId, name: &[u8], mode: u32, caller: &Caller) -> Result<Entry> {
         let place = self.place(parent, name)?;
-        self.namei
-            .source
-            .mkdir(&place.node, place.name.as_cstr(), mode, caller)?;
+        let event = self.expect(place.parent, Own::Created, name);
+        self.namei.source.mkdir(&place.node, place.name.as_cstr(), mode, caller)?;
+        event.done();
         self.made(&place)
     }
 
@@ -99,8 +107,10 @@ impl<S: Source> Fs<S> {
     ) -> Result<Entry> {
         let place = self.place(parent, name)?;
         let target = self.namei.names.getname_from(target)?;
+        let event = self.expect(place.parent, Own::Created, name);
         let source = &self.namei.source;
         source.symlink(&place.node, place.name.as_cstr(), target.as_cstr(), caller)?;
+        event.done();
         self.made(&place)
     }
 
@@ -117,11 +127,11 @@ impl<S: Source> Fs<S> {
     ) -> Result<Entry> {
         let place = self.place(parent, name)?;
         let inode = self.inode(nodeid)?;
+        let event = self.expect(place.parent, Own::Created, name);
         self.with_handle(inode, None, |of| {
-            self.namei
-                .source
-                .link(of, &place.node, place.name.as_cstr(), caller)
+            self.namei.source.link(of, &place.node, place.name.as_cstr(), caller)
         })?;
+        event.done();
         self.namei.changed(inode);
         self.made(&place)
     }
@@ -140,23 +150,51 @@ impl<S: Source> Fs<S> {
         caller: &Caller,
     ) -> Result<(Entry, Opened)> {
         let place = self.place(parent, name)?;
-        let source = &self.namei.source;
-        let made = source.create(&place.node, place.name.as_cstr(), flags, mode, caller);
-        let file = made.map_err(|e| match e {
+        let file = self.create_file(&place, name, flags, mode, caller).map_err(|e| match e {
             // A symlink has come in between: the kernel has to look again.
             Errno::LOOP => Errno::STALE,
             other => other,
         })?;
-        let attr = source.stat_file(&file)?;
-        let inode = self
-            .namei
-            .created(place.parent, &place.node, &place.name, &attr)?;
-        let opened = self.opened(inode.id(), file, &attr, flags)?;
-        match self.entry_of(inode, attr) {
-            Ok(entry) => Ok((entry, opened)),
-            Err(e) => {
-                self.release(opened.id);
-                Err(e)
+        let dir = self.namei.dir(place.parent)?;
+        let moment = dir.begin();
+        let attr = self.namei.source.stat_file(&file)?;
+        let mut entry = self.followed(&place, &dir, attr, moment)?;
+        let opened = self
+            .inode(entry.nodeid)
+            .and_then(|inode| self.opened(inode, file, &attr, flags))
+            .inspect_err(|_| self.forget(entry.nodeid, 1))?;
+        if self.inode(entry.nodeid).is_ok_and(|inode| self.is_volatile(inode)) {
+            entry.attr_ttl = Duration::ZERO;
+        }
+        Ok((entry, opened))
+    }
+
+    /// Opens the file that is there, or makes it; an event comes of the latter alone, so
+    /// which it was has to be known.
+    fn create_file(
+        &self,
+        place: &Place<S::Node>,
+        name: &[u8],
+        flags: u32,
+        mode: u32,
+        caller: &Caller,
+    ) -> Result<S::File> {
+        const EXCL: u32 = libc::O_EXCL as u32;
+        let (source, cname) = (&self.namei.source, place.name.as_cstr());
+        loop {
+            let event = self.expect(place.parent, Own::Created, name);
+            match source.create(&place.node, cname, flags | EXCL, mode, caller) {
+                Ok(file) => {
+                    event.done();
+                    return Ok(file);
+                }
+                Err(Errno::EXIST) if flags & EXCL == 0 => drop(event),
+                Err(e) => return Err(e),
+            }
+            match source.open_at(&place.node, cname, flags, caller) {
+                // Gone again: once more.
+                Err(Errno::NOENT) => {}
+                other => return other,
             }
         }
     }
@@ -167,9 +205,9 @@ impl<S: Source> Fs<S> {
     /// EROFS, ENOENT, EISDIR, EPERM, and unlink(2)'s.
     pub fn unlink(&self, parent: NodeId, name: &[u8], caller: &Caller) -> Result<()> {
         let place = self.place(parent, name)?;
-        self.namei
-            .source
-            .unlink(&place.node, place.name.as_cstr(), caller)?;
+        let event = self.expect(place.parent, Own::Deleted, name);
+        self.namei.source.unlink(&place.node, place.name.as_cstr(), caller)?;
+        event.done();
         self.namei.removed(place.parent, QStr::new(name)?)
     }
 
@@ -179,9 +217,9 @@ impl<S: Source> Fs<S> {
     /// EROFS, ENOENT, ENOTEMPTY, ENOTDIR, EBUSY, and rmdir(2)'s.
     pub fn rmdir(&self, parent: NodeId, name: &[u8], caller: &Caller) -> Result<()> {
         let place = self.place(parent, name)?;
-        self.namei
-            .source
-            .rmdir(&place.node, place.name.as_cstr(), caller)?;
+        let event = self.expect(place.parent, Own::Deleted, name);
+        self.namei.source.rmdir(&place.node, place.name.as_cstr(), caller)?;
+        event.done();
         self.namei.removed(place.parent, QStr::new(name)?)
     }
 
@@ -197,16 +235,30 @@ impl<S: Source> Fs<S> {
         flags: u32,
         caller: &Caller,
     ) -> Result<()> {
+        const NOREPLACE: u32 = 1;
         let from = self.place(old_parent, old)?;
         let to = self.place(new_parent, new)?;
+        let (old_q, new_q) = (QStr::new(old)?, QStr::new(new)?);
+        let moved = self.namei.dcache.peek(from.parent, old_q);
+        // Two names of one file: nothing is renamed and no event comes. That, and what
+        // EXCHANGE and WHITEOUT do, is left to the events to tell.
+        let plain = flags & !NOREPLACE == 0;
+        let known = moved.is_some() && moved != self.namei.dcache.peek(to.parent, new_q);
+        let events = (plain && known).then(|| {
+            let from_event = self.expect(from.parent, Own::MovedFrom, old);
+            (from_event, self.expect(to.parent, Own::MovedTo, new))
+        });
         self.namei.source.rename(
             (&from.node, from.name.as_cstr()),
             (&to.node, to.name.as_cstr()),
             flags,
             caller,
         )?;
-        let old = (from.parent, QStr::new(old)?);
-        self.namei.renamed(old, (to.parent, QStr::new(new)?), flags)
+        if let Some((from_event, to_event)) = events {
+            from_event.done();
+            to_event.done();
+        }
+        self.namei.renamed((from.parent, old_q), (to.parent, new_q), flags)
     }
 
     /// SETATTR, through an open file if `file` is given.
@@ -238,17 +290,16 @@ impl<S: Source> Fs<S> {
         self.writable()?;
         let inode = self.inode(nodeid)?;
         let source = &self.namei.source;
-        let done = self.with_handle(inode, file, |of| {
-            source.setattr(of, change, caller)?;
-            source.stat_of(of)
-        });
-        if done.is_err() {
-            // One of several changes may have been made.
+        let (attr, moment) = self.with_handle(inode, file, |of| {
+            let done = source.setattr(of, change, caller);
+            // Even if it failed one of several changes may have been made.
             self.namei.changed(inode);
-        }
-        let attr = done?;
-        self.namei.took_attr(inode, &attr);
-        Ok(self.stat_of(nodeid, inode, attr, self.attr_ttl()))
+            done?;
+            let moment = self.namei.attr_moment(inode);
+            Ok((source.stat_of(of)?, moment))
+        })?;
+        let left = self.namei.took_attr_since(inode, &attr, moment);
+        Ok(self.stat_of(nodeid, inode, attr, left))
     }
 
     /// WRITE; bytes written.

@@ -30,6 +30,10 @@ use crate::sync::Arc;
 
 use transport::Transport;
 
+/// Threads that tell the kernel. Each waits for the lock of the directory that it tells
+/// of, so a slow lookup below one directory holds up one of them.
+const NOTIFIERS: usize = 4;
+
 /// How the mount itself is made.
 #[derive(Clone, Debug, Default)]
 pub struct MountOptions {
@@ -121,7 +125,8 @@ where
 {
     session: Session<Transport<S>>,
     fs: Arc<Fs<S>>,
-    notifier: JoinHandle<()>,
+    /// Notifiers and the follower of events.
+    threads: Vec<JoinHandle<()>>,
     /// Where mount(2) mounted it; nothing if fusermount3 did.
     path: Option<PathBuf>,
 }
@@ -178,17 +183,16 @@ where
     if let Some(dev) = own_device(mountpoint) {
         fs.namei().set_own_dev(dev);
     }
-    let notifier = session.notifier();
-    let notified = fs.clone();
-    let notifier = std::thread::Builder::new()
-        .name("notifier".into())
-        .spawn(move || notify(&notified, &notifier))?;
-    Ok(Mounted {
-        session,
-        fs,
-        notifier,
-        path,
-    })
+    let mut threads = Vec::with_capacity(NOTIFIERS + 1);
+    for n in 0..NOTIFIERS {
+        let (fs, notifier) = (fs.clone(), session.notifier());
+        let named = std::thread::Builder::new().name(format!("notifier-{n}"));
+        threads.push(named.spawn(move || notify(&fs, &notifier))?);
+    }
+    let follower = fs.clone();
+    let named = std::thread::Builder::new().name("follower".into());
+    threads.push(named.spawn(move || follower.follow())?);
+    Ok(Mounted { session, fs, threads, path })
 }
 
 impl<S> Mounted<S>
@@ -222,8 +226,11 @@ where
             detach(path);
         }
         self.fs.notices().close();
-        if self.notifier.join().is_err() {
-            warn!("the notifier thread panicked");
+        self.fs.stop_following();
+        for thread in self.threads {
+            if thread.join().is_err() {
+                warn!("a thread of the mount panicked");
+            }
         }
         let leaked = self.fs.end();
         for cache in &leaked {
@@ -279,7 +286,7 @@ fn escape_mount_path(path: &[u8]) -> Vec<u8> {
     shown
 }
 
-/// The notifier thread: tells the kernel what it must not believe any more. It
+/// A notifier thread: tells the kernel what it must not believe any more. It
 /// holds no lock and serves no request, for the kernel takes the directory's lock
 /// to follow an invalidation.
 fn notify<S: Source>(fs: &Fs<S>, notifier: &Notifier) {
@@ -299,6 +306,25 @@ fn notify<S: Source>(fs: &Fs<S>, notifier: &Notifier) {
         match notice {
             Notice::Entry { parent, name } => entry(parent, &name),
             Notice::Inode { nodeid } => inode(nodeid),
+            Notice::Attr { parent, nodeid, data } => {
+                // No name is a slash: this waits until the lookups below the directory
+                // that are under way have reached the kernel's cache, and does no more.
+                entry(parent, b"/");
+                let from = if data { 0 } else { -1 };
+                if let Err(e) = notifier.inval_inode(INodeNo(nodeid), from, 0) {
+                    debug!(nodeid, error = %e, "inval_inode");
+                }
+            }
+            Notice::Removed { parent, child, name } => {
+                // The kernel removes it if it holds it as that child, and tells those
+                // who watch the mount; else the name is taken back all the same.
+                let os_name = OsStr::from_bytes(&name);
+                let removed = notifier.delete(INodeNo(parent), INodeNo(child), os_name);
+                if let Err(e) = removed {
+                    debug!(parent, child, error = %e, "delete");
+                }
+                entry(parent, &name);
+            }
             Notice::Reclaim { names } => {
                 let mut left = names;
                 dcache.for_each_name(|parent, name| {

@@ -109,7 +109,7 @@ where
         let options = self.fs.options();
         // Without it the kernel serialises lookups below one directory.
         let mut flags = InitFlags::FUSE_PARALLEL_DIROPS | InitFlags::FUSE_AUTO_INVAL_DATA;
-        if options.coherence != Coherence::Strict {
+        if self.fs.coherence() != Coherence::Strict {
             flags |= InitFlags::FUSE_NO_OPENDIR_SUPPORT | InitFlags::FUSE_CACHE_SYMLINKS;
         }
         flags |= match options.readdirplus {
@@ -620,7 +620,7 @@ where
 
     fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         self.fs.requests.count(Op::Opendir);
-        if self.fs.options().coherence == Coherence::Strict {
+        if self.fs.coherence() == Coherence::Strict {
             // Handles with no cache flag: each listing is the source's own.
             return reply.opened(FileHandle(0), FopenFlags::empty());
         }

@@ -5,7 +5,7 @@
 //! is under way but a revalidation, whose answer is void by [`DirGuard::change`].
 
 use super::Namei;
-use crate::dcache::{DirGuard, InodeId, InodeRef};
+use crate::dcache::{Added, DirGuard, InodeId, InodeRef, Moment};
 use crate::error::{Errno, Result};
 use crate::name::{Filename, QStr};
 use crate::source::{Attr, Source};
@@ -17,7 +17,8 @@ const EXCHANGE: u32 = 2;
 const WHITEOUT: u32 = 4;
 
 impl<S: Source> Namei<S> {
-    /// `name` below `parent` is now the object that `attr` is of.
+    /// `name` below `parent` is now the object that `attr`, read since `moment`, is of;
+    /// with it, whether the attributes may be believed.
     ///
     /// # Errors
     /// ESTALE if the directory is gone, ENOMEM.
@@ -27,21 +28,23 @@ impl<S: Source> Namei<S> {
         node: &S::Node,
         name: &Filename,
         attr: &Attr,
-    ) -> Result<InodeRef<'_>> {
+        moment: Moment,
+    ) -> Result<(InodeRef<'_>, bool)> {
         let inode = self.iget(attr, node, name, self.clock.now())?;
         let dir = self.dir(parent)?;
         let mut guard = dir.lock();
+        let quiet = guard.unchanged_since(moment);
         // Not cached for want of memory: looked up again when it is needed.
-        let _ = self.dcache.set(
-            parent,
-            &mut guard,
-            QStr::new(name.as_bytes())?,
-            Some(inode.id()),
-        );
+        let name = QStr::new(name.as_bytes())?;
+        let _ = self.dcache.set(parent, &mut guard, name, Some(inode.id()));
         drop(guard);
+        if !quiet {
+            // Somebody else's change was told of since: maybe of this very object.
+            self.changed(inode.id());
+        }
         self.changed(parent);
-        self.added(parent, crate::dcache::Added::Kept);
-        Ok(inode)
+        self.added(parent, Added::Kept);
+        Ok((inode, quiet))
     }
 
     /// `name` below `parent` is no more.

@@ -16,9 +16,11 @@
 mod change;
 mod nodes;
 mod walk;
+mod watches;
 
 pub use nodes::NodeLru;
 pub use walk::{Outcome, Step};
+pub use watches::{Own, Watches};
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -35,6 +37,11 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 /// When a cached name or attribute may be used without asking the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coherence {
+    /// [`Coherence::Watch`] where the source's filesystem tells of changes, else
+    /// [`Coherence::Ttl`].
+    Auto,
+    /// Until an event tells of a change; where nobody tells, as [`Coherence::Ttl`].
+    Watch,
     /// For a time after it was last proved.
     Ttl,
     /// Until it is dropped: the source does not change.
@@ -57,13 +64,17 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// How much longer something proved at `at` (0: never) is to be believed for `ttl`.
-    fn left(&self, at: Millis, now: Millis, ttl: Duration) -> Duration {
+    /// How much longer something proved at `at` (0: never) is to be believed for `ttl`;
+    /// `watched` if somebody would tell of a change.
+    fn left(&self, watched: bool, at: Millis, now: Millis, ttl: Duration) -> Duration {
         match self.coherence {
             Coherence::Frozen => FOREVER,
             Coherence::Strict => Duration::ZERO,
-            Coherence::Ttl if at == 0 => Duration::ZERO,
-            Coherence::Ttl => ttl.saturating_sub(Duration::from_millis(now.saturating_sub(at))),
+            Coherence::Watch if watched => FOREVER,
+            Coherence::Auto | Coherence::Watch | Coherence::Ttl if at == 0 => Duration::ZERO,
+            Coherence::Auto | Coherence::Watch | Coherence::Ttl => {
+                ttl.saturating_sub(Duration::from_millis(now.saturating_sub(at)))
+            }
         }
     }
 }
@@ -101,6 +112,17 @@ pub enum Found<'a> {
     },
 }
 
+/// What the name layer may hold.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes of the caches.
+    pub bytes: u64,
+    /// Descriptors of directories.
+    pub nodes: usize,
+    /// Watched directories.
+    pub watches: usize,
+}
+
 /// Resolves the names of one mount.
 pub struct Namei<S: Source> {
     /// The mirrored tree.
@@ -115,6 +137,7 @@ pub struct Namei<S: Source> {
     pub notices: Arc<Notices>,
     policy: Policy,
     nodes: NodeLru<S::Node>,
+    watches: Option<Watches<S::Node>>,
     /// `st_dev` of the mount itself, which must never be entered; 0 while unknown.
     own_dev: AtomicU64,
     budget: u64,
@@ -127,31 +150,41 @@ const INSERTS_PER_CHECK: u64 = 1024;
 const NOTICE_LIMIT: usize = 64 << 10;
 
 impl<S: Source> Namei<S> {
-    /// Caches over `source`, created in `registry`, for at most `budget` bytes and
-    /// `nodes` descriptors.
+    /// Caches over `source`, created in `registry`. [`Coherence::Auto`] becomes what suits
+    /// the source.
     ///
     /// # Errors
-    /// The source's, when its root cannot be read.
+    /// The source's, when its root cannot be read; EMFILE when it cannot be watched.
     pub fn new(
         source: S,
         registry: &Registry,
         clock: Clock,
-        policy: Policy,
-        budget: u64,
-        nodes: usize,
+        mut policy: Policy,
+        limits: Limits,
     ) -> Result<Self> {
         let root = source.root();
         let attr = source.stat(&root)?;
         let traits = source.fs_traits(&root)?;
+        let wants_watch = match policy.coherence {
+            Coherence::Watch => true,
+            Coherence::Auto => !traits.remote,
+            Coherence::Ttl | Coherence::Frozen | Coherence::Strict => false,
+        };
+        let watcher = if wants_watch { source.watcher()? } else { None };
+        if policy.coherence == Coherence::Auto {
+            policy.coherence =
+                if watcher.is_some() { Coherence::Watch } else { Coherence::Ttl };
+        }
         Ok(Self {
             names: Names::new(registry),
             dcache: Dcache::new(registry, &attr, traits)?,
             clock,
             notices: Arc::new(Notices::new(NOTICE_LIMIT)),
             policy,
-            nodes: NodeLru::new(nodes),
+            nodes: NodeLru::new(limits.nodes),
+            watches: watcher.map(|watcher| Watches::new(watcher, limits.watches)),
             own_dev: AtomicU64::new(0),
-            budget,
+            budget: limits.bytes,
             inserts: AtomicU64::new(0),
             source,
         })
@@ -187,17 +220,79 @@ impl<S: Source> Namei<S> {
 
     /// How much longer the names of a directory may be believed.
     pub fn names_left(&self, dir: &Dir, now: Millis) -> Duration {
-        self.policy.left(dir.checked(), now, self.policy.ttl)
+        let ttl = self.policy.ttl;
+        self.policy.left(dir.is_watched(), dir.checked(), now, ttl)
     }
 
-    /// How much longer attributes read at `at` may be believed.
-    pub fn attr_left(&self, at: Millis, now: Millis) -> Duration {
-        self.policy.left(at, now, self.policy.attr_ttl)
+    /// How long a name below a directory may be believed that was read this moment.
+    pub fn name_fresh(&self, dir: &Dir) -> Duration {
+        self.policy.left(dir.is_watched(), 1, 1, self.policy.ttl)
     }
 
     fn negative_left(&self, dir: &Dir, now: Millis) -> Duration {
-        self.policy
-            .left(dir.checked(), now, self.policy.negative_ttl)
+        let ttl = self.policy.negative_ttl;
+        self.policy.left(dir.is_watched(), dir.checked(), now, ttl)
+    }
+
+    /// How much longer attributes of an inode that were read at `at` may be believed;
+    /// `parent` is the directory by which it was found, if that is known.
+    pub fn attr_left(
+        &self,
+        inode: InodeId,
+        attr: &Attr,
+        parent: Option<&Dir>,
+        at: Millis,
+        now: Millis,
+    ) -> Duration {
+        let watched = self.policy.coherence == Coherence::Watch
+            && self.attr_is_watched(inode, attr, parent);
+        self.policy.left(watched, at, now, self.policy.attr_ttl)
+    }
+
+    /// How long attributes may be believed that were read this moment.
+    pub fn attr_fresh(&self, inode: InodeId, attr: &Attr, parent: Option<&Dir>) -> Duration {
+        self.attr_left(inode, attr, parent, 1, 1)
+    }
+
+    /// Whether somebody tells of changes of an inode's attributes. A directory's own
+    /// watch does; of anything else the watch of the directory that it is in does, as
+    /// long as there is no other name by which it could be changed elsewhere.
+    fn attr_is_watched(&self, inode: InodeId, attr: &Attr, parent: Option<&Dir>) -> bool {
+        if attr.kind == Kind::Directory {
+            return self.dir(inode).is_ok_and(|dir| dir.is_watched());
+        }
+        if attr.nlink != 1 {
+            return false;
+        }
+        match parent {
+            Some(dir) => dir.is_watched(),
+            None => self
+                .dcache
+                .aliases(inode, |parent, _| Some(self.dir(parent).is_ok_and(|d| d.is_watched())))
+                .unwrap_or(false),
+        }
+    }
+
+    /// The watches, if this mount follows events.
+    pub fn watches(&self) -> Option<&Watches<S::Node>> {
+        self.watches.as_ref()
+    }
+
+    /// Sees to it that changes below a directory are told of, before its names are read.
+    pub fn ensure_watch(&self, inode: InodeId, dir: &Arc<Dir>, node: &S::Node) {
+        let Some(watches) = &self.watches else { return };
+        if dir.is_watched() || self.is_remote(inode) {
+            return;
+        }
+        if let Err(e) = watches.watch(inode, dir, node)
+            && watches.refuse()
+        {
+            tracing::warn!(
+                error = %e,
+                "not every directory can be watched; the others are believed for the ttl \
+                 (fs.inotify.max_user_watches, --max-watches)"
+            );
+        }
     }
 
     /// What `name` below `parent` is.
@@ -214,7 +309,12 @@ impl<S: Source> Namei<S> {
     }
 
     /// From the cache alone, but for the one check that proves a directory.
-    fn lookup_fast(&self, parent: InodeId, dir: &Dir, name: QStr<'_>) -> Result<Option<Found<'_>>> {
+    fn lookup_fast(
+        &self,
+        parent: InodeId,
+        dir: &Arc<Dir>,
+        name: QStr<'_>,
+    ) -> Result<Option<Found<'_>>> {
         if self.policy.coherence == Coherence::Strict {
             return Ok(None);
         }
@@ -245,7 +345,7 @@ impl<S: Source> Namei<S> {
                 let Some((attr, at)) = attr else {
                     return Ok(None);
                 };
-                let attr_left = self.attr_left(at, now);
+                let attr_left = self.attr_left(inode.id(), &attr, Some(dir), at, now);
                 if name_left.is_zero() || attr_left.is_zero() {
                     return Ok(None);
                 }
@@ -261,36 +361,28 @@ impl<S: Source> Namei<S> {
     }
 
     /// Asks the source.
-    fn lookup_slow(&self, parent: InodeId, dir: &Dir, name: QStr<'_>) -> Result<Found<'_>> {
-        let moment = dir.begin();
+    fn lookup_slow(&self, parent: InodeId, dir: &Arc<Dir>, name: QStr<'_>) -> Result<Found<'_>> {
         let filename = self.names.getname_from(name.as_bytes())?;
         let node = self.node(parent)?;
+        self.ensure_watch(parent, dir, &node);
+        let moment = dir.begin();
         let asked = self.clock.wall();
         match self.source.stat_at(&node, filename.as_cstr()) {
             Ok(attr) => {
-                let now = self.clock.now();
-                let inode = self.iget(&attr, &node, &filename, now)?;
+                let inode = self.iget(&attr, &node, &filename, self.clock.now())?;
+                let attr = self.watch_found(&inode, attr, &node, &filename)?;
                 let mut guard = dir.lock();
-                let added = self
-                    .dcache
-                    .add(parent, &mut guard, name, Some(inode.id()), moment);
+                let added = self.dcache.add(parent, &mut guard, name, Some(inode.id()), moment);
                 drop(guard);
                 self.added(parent, added);
-                let void = added == Added::Void;
-                Ok(Found::Positive {
-                    inode,
-                    attr,
-                    name_left: if void {
-                        Duration::ZERO
-                    } else {
-                        self.fresh(self.policy.ttl)
-                    },
-                    attr_left: if void {
-                        Duration::ZERO
-                    } else {
-                        self.fresh(self.policy.attr_ttl)
-                    },
-                })
+                let (mut name_left, mut attr_left) =
+                    (self.name_fresh(dir), self.attr_fresh(inode.id(), &attr, Some(dir)));
+                if added == Added::Void {
+                    // What was read may be older than a change that was told of.
+                    self.changed(inode.id());
+                    (name_left, attr_left) = (Duration::ZERO, Duration::ZERO);
+                }
+                Ok(Found::Positive { inode, attr, name_left, attr_left })
             }
             Err(Errno::NOENT) => {
                 let (proved, moment) = self.prove_negative(parent, dir, &node, asked, moment)?;
@@ -308,9 +400,35 @@ impl<S: Source> Namei<S> {
         }
     }
 
-    /// What is left of `ttl` for something proved this moment.
-    fn fresh(&self, ttl: Duration) -> Duration {
-        self.policy.left(1, 1, ttl)
+    /// A directory's own attributes are told of by its own watch: it is set before they
+    /// are read, so here they are read again.
+    fn watch_found(
+        &self,
+        inode: &InodeRef<'_>,
+        attr: Attr,
+        parent: &S::Node,
+        name: &Filename,
+    ) -> Result<Attr> {
+        if self.watches.is_none() || attr.kind != Kind::Directory {
+            return Ok(attr);
+        }
+        let dir = self.dir(inode.id())?;
+        if dir.is_watched() {
+            return Ok(attr);
+        }
+        let Ok(node) = self.source.open_node(parent, name.as_cstr()) else {
+            // Not to be opened, or gone: it is believed for the ttl.
+            return Ok(attr);
+        };
+        let again = self.source.stat(&node)?;
+        if !self.is_object(inode.id(), &again) {
+            return Ok(attr);
+        }
+        self.nodes.insert(self.key(inode.id()), node.clone());
+        self.ensure_watch(inode.id(), &dir, &node);
+        let attr = self.source.stat(&node)?;
+        self.took_attr(inode.id(), &attr);
+        Ok(attr)
     }
 
     /// Under `Ttl` an absence is believed as long as the directory does not change:
@@ -325,7 +443,7 @@ impl<S: Source> Namei<S> {
         asked: SystemTime,
         moment: Moment,
     ) -> Result<(bool, Moment)> {
-        if self.policy.coherence != Coherence::Ttl
+        if !matches!(self.policy.coherence, Coherence::Ttl | Coherence::Watch)
             || !self.negative_left(dir, self.clock.now()).is_zero()
         {
             return Ok((self.policy.coherence != Coherence::Strict, moment));
@@ -615,16 +733,17 @@ impl<S: Source> Namei<S> {
         let cached = self
             .dcache
             .inodes
-            .with(inode, |i| (i.attr(devices), i.kind()));
-        let (attr, kind) = cached.ok_or(Errno::STALE)?;
+            .with(inode, |i| (i.attr(devices), i.kind(), i.attr_moment()));
+        let (attr, kind, moment) = cached.ok_or(Errno::STALE)?;
         if let Some((attr, at)) = attr {
-            let left = self.attr_left(at, self.clock.now());
+            let left = self.attr_left(inode, &attr, None, at, self.clock.now());
             if !left.is_zero() {
                 return Ok((attr, left));
             }
         }
         let attr = if kind == Kind::Directory {
             let node = self.node(inode)?;
+            self.ensure_watch(inode, &self.dir(inode)?, &node);
             let attr = self.source.stat(&node)?;
             if attr.nlink == 0 && inode != self.dcache.inodes.root() {
                 self.nodes.remove(self.key(inode));
@@ -638,16 +757,26 @@ impl<S: Source> Namei<S> {
             })?
             .0
         };
-        self.took_attr(inode, &attr);
-        Ok((attr, self.fresh(self.policy.attr_ttl)))
+        Ok((attr, self.took_attr_since(inode, &attr, moment)))
+    }
+
+    /// To be called before attributes of an inode are read from the source.
+    pub fn attr_moment(&self, inode: InodeId) -> u32 {
+        self.dcache.inodes.with(inode, |i| i.attr_moment()).unwrap_or_default()
+    }
+
+    /// Takes over attributes that were read since `moment`; how long they may be believed.
+    pub fn took_attr_since(&self, inode: InodeId, attr: &Attr, moment: u32) -> Duration {
+        let now = self.clock.now();
+        let good =
+            self.dcache.inodes.with_mut(inode, |i| i.set_attr_since(attr, now, moment));
+        if good == Some(true) { self.attr_fresh(inode, attr, None) } else { Duration::ZERO }
     }
 
     /// Takes over attributes that were read just now.
-    pub fn took_attr(&self, inode: InodeId, attr: &Attr) {
+    fn took_attr(&self, inode: InodeId, attr: &Attr) {
         let now = self.clock.now();
-        self.dcache
-            .inodes
-            .with_mut(inode, |i| i.set_attr(attr, now));
+        self.dcache.inodes.with_mut(inode, |i| i.set_attr(attr, now));
     }
 
     fn key(&self, inode: InodeId) -> (u64, u32) {

@@ -24,6 +24,7 @@ use rustix::io::ReadWriteFlags;
 use rustix::process::{Gid, Uid};
 
 use super::creds::Creds;
+use super::watch::{InotifyWatcher, Watcher};
 use super::{
     Attr, Caller, FsTraits, Handle, Kind, LockKind, LockRange, RawEntry, SetAttr, SetTime, Source,
     SourceId, StatFs, Time, WriteHow,
@@ -210,6 +211,10 @@ impl Source for HostSource {
     type Node = Arc<OwnedFd>;
     type File = OwnedFd;
 
+    fn watcher(&self) -> Result<Option<Arc<dyn Watcher<Self::Node>>>> {
+        Ok(Some(Arc::new(InotifyWatcher::new()?)))
+    }
+
     fn root(&self) -> Self::Node {
         self.root.clone()
     }
@@ -356,6 +361,18 @@ impl Source for HostSource {
     fn listxattr(&self, of: Handle<'_, Self::Node, Self::File>, buf: &mut [u8]) -> Result<usize> {
         self.count(Call::Listxattr);
         rustix::fs::listxattr(fd_path(fd_of(of)).as_cstr(), buf)
+    }
+
+    fn open_at(
+        &self,
+        dir: &Self::Node,
+        name: &CStr,
+        flags: u32,
+        caller: &Caller,
+    ) -> Result<Self::File> {
+        self.count(Call::Open);
+        let flags = open_flags(flags) | OFlags::NOFOLLOW;
+        self.creds.act(caller, || rustix::fs::openat(dir, name, flags, Mode::empty()))
     }
 
     fn create(

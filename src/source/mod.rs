@@ -14,10 +14,12 @@
 pub mod creds;
 pub mod fake;
 pub mod host;
+pub mod watch;
 
 use std::ffi::CStr;
 
 use crate::error::{Errno, Result};
+use crate::sync::Arc;
 
 /// What an object is; `S_IFMT` without its encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -271,6 +273,14 @@ pub trait Source: Send + Sync + 'static {
     /// An open file.
     type File: Send + Sync + 'static;
 
+    /// Who tells of changes in this tree, if anybody can.
+    ///
+    /// # Errors
+    /// EMFILE at the system's limit.
+    fn watcher(&self) -> Result<Option<Arc<dyn watch::Watcher<Self::Node>>>> {
+        Ok(None)
+    }
+
     /// The directory that is mirrored.
     fn root(&self) -> Self::Node;
 
@@ -342,6 +352,20 @@ pub trait Source: Send + Sync + 'static {
     /// Names of the extended attributes, each with its NUL, written to `buf`;
     /// their length. With an empty `buf` only the length.
     fn listxattr(&self, of: Handle<'_, Self::Node, Self::File>, buf: &mut [u8]) -> Result<usize>;
+
+    /// Opens what `name` is in `dir`, never following a symlink.
+    ///
+    /// # Errors
+    /// ENOENT, ELOOP (a symlink is there), and open(2)'s.
+    fn open_at(
+        &self,
+        dir: &Self::Node,
+        name: &CStr,
+        flags: u32,
+        caller: &Caller,
+    ) -> Result<Self::File> {
+        Err(Errno::ROFS)
+    }
 
     /// Creates a regular file and opens it with open(2)'s `flags`; opens the one that
     /// is there already unless O_EXCL is among them. Never follows a symlink.
