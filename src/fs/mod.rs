@@ -300,7 +300,7 @@ impl<S: Source> Fs<S> {
         } else {
             attr_left
         };
-        let (nodeid, generation) = inode.into_lookup();
+        let (nodeid, generation) = inode.into_lookup()?;
         let ino = self.namei.dcache.inodes.devices.st_ino(nodeid);
         Ok(Entry {
             nodeid,
