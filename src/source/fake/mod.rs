@@ -104,6 +104,11 @@ impl FakeSource {
         Edit::new(self)
     }
 
+    /// How the filesystem that holds the root behaves.
+    pub fn config(&self) -> FsConfig {
+        self.shared.root.object.fs.config()
+    }
+
     /// Changes how the filesystem that holds the root behaves.
     pub fn configure(&self, change: impl FnOnce(&mut FsConfig)) {
         change(&mut self.shared.root.object.fs.config.lock());

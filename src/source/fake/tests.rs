@@ -175,6 +175,7 @@ fn objects_survive_their_names() {
         source.stat_at(&moved, &c(b"y")).is_ok(),
         "out of the tree but alive"
     );
+    assert_eq!(edit.names("../").unwrap(), [b"away"]);
     edit.rename("../away", "back").unwrap();
     assert!(edit.node("back").unwrap().same(&moved));
     edit.remove_root().unwrap();
