@@ -390,6 +390,10 @@ impl Config {
                 passthrough,
                 read_only,
                 xattr: !(args.no_xattr || listed.args.no_xattr),
+                owner: (
+                    rustix::process::geteuid().as_raw(),
+                    rustix::process::getegid().as_raw(),
+                ),
                 ..Options::default()
             },
             mount: MountOptions {

@@ -86,6 +86,8 @@ pub struct Options {
     pub xattr: bool,
     /// Descriptors of directories that may be held.
     pub dir_fds: usize,
+    /// User and group that the virtual files belong to: whoever mounted.
+    pub owner: (u32, u32),
 }
 
 impl Default for Options {
@@ -103,6 +105,7 @@ impl Default for Options {
             read_only: false,
             xattr: true,
             dir_fds: 256,
+            owner: (0, 0),
         }
     }
 }
@@ -183,7 +186,7 @@ impl<S: Source> Fs<S> {
         Ok(Self {
             files: Files::new(&registry),
             locks: Locks::new(),
-            virt: Virt::new(options.slabinfo),
+            virt: Virt::new(options.slabinfo, options.owner),
             requests: Requests::default(),
             namei,
             registry,
