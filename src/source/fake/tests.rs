@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::*;
-use crate::source::{Handle, Kind};
+use crate::source::{Handle, Kind, Source};
 
 fn c(name: &[u8]) -> CString {
     CString::new(name).unwrap()
