@@ -405,6 +405,10 @@ impl Config {
                 read_only,
                 max_watches,
                 xattr: !(args.no_xattr || listed.args.no_xattr),
+                owner: (
+                    rustix::process::geteuid().as_raw(),
+                    rustix::process::getegid().as_raw(),
+                ),
                 ..Options::default()
             },
             mount: MountOptions {

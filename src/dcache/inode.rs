@@ -518,6 +518,15 @@ impl Inodes {
         Some(InodeRef { inodes: self, id })
     }
 
+    /// Pins an inode that something else pins already, unless its number was reused.
+    pub(super) fn pin_hashed(&self, id: InodeId) -> Option<InodeRef<'_>> {
+        let hashed = self.with_mut(id, |inode| {
+            inode.pins += u32::from(inode.hashed);
+            inode.hashed
+        });
+        (hashed == Some(true)).then(|| InodeRef { inodes: self, id })
+    }
+
     /// Takes a pin back that [`InodeRef::into_pin`] left.
     pub fn unpin(&self, id: InodeId) {
         let Some(mut inode) = self.table.write(id) else {
@@ -648,13 +657,15 @@ impl InodeRef<'_> {
 
     /// Turns the pin into a reference of the kernel's: to be called once for each
     /// reply that carries the nodeid (I4). Returns (nodeid, generation).
-    pub fn into_lookup(self) -> (NodeId, u32) {
-        self.inodes
-            .with_mut(self.id, |inode| {
-                inode.nlookup += 1;
-                (inode.nodeid, inode.generation)
-            })
-            .expect("I3: pinned inodes live")
+    ///
+    /// # Errors
+    /// ESTALE if the nodeid is another object's by now: a FORGET would go there.
+    pub fn into_lookup(self) -> Result<(NodeId, u32)> {
+        let counted = self.inodes.with_mut(self.id, |inode| {
+            inode.nlookup += u64::from(inode.hashed);
+            inode.hashed.then_some((inode.nodeid, inode.generation))
+        });
+        counted.expect("I3: pinned inodes live").ok_or(Errno::STALE)
     }
 
     /// Keeps the pin beyond this guard; [`Inodes::unpin`] ends it.

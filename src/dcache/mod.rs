@@ -213,8 +213,9 @@ impl Dcache {
             dentry.referenced.store(true, Ordering::Relaxed);
         }
         match dentry.inode {
-            // The dentry's own pin holds the inode while the slab is locked.
-            Some(inode) => self.inodes.pin(inode).map(Cached::Positive),
+            // The dentry's own pin holds the inode while the slab is locked. Where its
+            // number was reused it is gone from the source, and so is the name.
+            Some(inode) => self.inodes.pin_hashed(inode).map(Cached::Positive),
             None => Some(Cached::Negative),
         }
     }

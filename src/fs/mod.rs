@@ -89,6 +89,8 @@ pub struct Options {
     pub dir_fds: usize,
     /// Directories that may be watched.
     pub max_watches: usize,
+    /// User and group that the virtual files belong to: whoever mounted.
+    pub owner: (u32, u32),
 }
 
 impl Default for Options {
@@ -107,6 +109,7 @@ impl Default for Options {
             xattr: true,
             dir_fds: 256,
             max_watches: 1 << 20,
+            owner: (0, 0),
         }
     }
 }
@@ -191,7 +194,7 @@ impl<S: Source> Fs<S> {
         Ok(Self {
             files: Files::new(&registry),
             locks: Locks::new(),
-            virt: Virt::new(options.slabinfo),
+            virt: Virt::new(options.slabinfo, options.owner),
             requests: Requests::default(),
             namei,
             registry,
@@ -313,7 +316,7 @@ impl<S: Source> Fs<S> {
         } else {
             attr_left
         };
-        let (nodeid, generation) = inode.into_lookup();
+        let (nodeid, generation) = inode.into_lookup()?;
         let ino = self.namei.dcache.inodes.devices.st_ino(nodeid);
         Ok(Entry {
             nodeid,

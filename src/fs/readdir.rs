@@ -166,13 +166,17 @@ impl<S: Source> Fs<S> {
             false => None,
         };
         let mut listing = Listing::default();
-        let complete = self.namei.source.list(&node, 0, &mut |entry| {
-            let fits = !stable || listing.bytes() < LISTING_LIMIT;
-            if fits {
-                listing.push(entry);
-            }
-            fits
-        })?;
+        let complete = self
+            .namei
+            .source
+            .list(&node, 0, &mut |entry| {
+                let fits = !stable || listing.bytes() < LISTING_LIMIT;
+                if fits {
+                    listing.push(entry);
+                }
+                fits
+            })
+            .map_err(|e| self.namei.gone(inode, e))?;
         if !stable {
             listing = in_hash_order(&listing);
         }
@@ -263,8 +267,13 @@ impl<S: Source> Reply<'_, '_, S> {
                         self.fs.forget(found.nodeid, 1);
                     }
                 }
-                // Gone since it was listed.
-                Ok(None) => return ControlFlow::Continue(()),
+                // Gone since it was listed: no more is to be answered from that listing.
+                Ok(None) => {
+                    if let Ok(dir) = self.fs.namei.dir(self.inode) {
+                        dir.lock().change();
+                    }
+                    return ControlFlow::Continue(());
+                }
                 Err(e) => {
                     self.error = Some(e);
                     return ControlFlow::Break(());

@@ -127,7 +127,7 @@ impl VirtFile {
 }
 
 impl Virt {
-    pub(super) fn new(mode: SlabinfoMode) -> Self {
+    pub(super) fn new(mode: SlabinfoMode, (uid, gid): (u32, u32)) -> Self {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
@@ -137,8 +137,8 @@ impl Virt {
                 sec: now.as_secs() as i64,
                 nsec: now.subsec_nanos(),
             },
-            uid: rustix::process::geteuid().as_raw(),
-            gid: rustix::process::getegid().as_raw(),
+            uid,
+            gid,
         }
     }
 

@@ -449,6 +449,9 @@ impl<S: Source> Namei<S> {
             return Ok((self.policy.coherence != Coherence::Strict, moment));
         }
         let attr = self.source.stat(node)?;
+        if attr.nlink == 0 && parent != self.dcache.inodes.root() {
+            return Err(self.gone(parent, Errno::NOENT));
+        }
         let remote = self.is_remote(parent);
         let stamp = Stamp {
             mtime: attr.mtime,
@@ -611,26 +614,41 @@ impl<S: Source> Namei<S> {
     /// Opens a directory by its path below the nearest ancestor with a descriptor.
     fn open_by_path(&self, inode: InodeId) -> Result<S::Node> {
         let mut path = self.names.getname()?;
-        loop {
+        // What the components of `path` lead to, the last one first.
+        let mut chain: smallvec::SmallVec<[InodeId; 16]> = smallvec::SmallVec::new();
+        'climb: loop {
             let seq = self.dcache.rename_read();
             path.reset();
+            chain.clear();
             let mut at = inode;
             let base = loop {
                 if at == self.dcache.inodes.root() {
                     break self.source.root();
                 }
-                if at != inode {
-                    let key = self
-                        .dcache
-                        .inodes
-                        .with(at, |i| (i.nodeid(), i.generation()));
-                    if let Some(node) = key.and_then(|key| self.nodes.get(key)) {
-                        break node;
-                    }
+                if at != inode
+                    && let Some(node) = self.nodes.get(self.key(at))
+                {
+                    break node;
+                }
+                if chain.contains(&at) {
+                    // Parents that were seen at different times go round in a circle.
+                    chain.iter().for_each(|&id| self.forget_names(id));
+                    return Err(Errno::STALE);
                 }
                 match self.dcache.step_up(at, &mut path) {
-                    Ok(Some(parent)) => at = parent,
-                    Ok(None) => return Err(Errno::STALE),
+                    Ok(Some(parent)) => {
+                        chain.push(at);
+                        at = parent;
+                    }
+                    Ok(None) => {
+                        // Nothing leads to `at`; perhaps another name leads to `inode`.
+                        let first = path.as_bytes().split(|&byte| byte == b'/').next();
+                        let name = self.names.getname_from(first.unwrap_or_default())?;
+                        if chain.is_empty() || !self.forget_name(at, &name) {
+                            return Err(Errno::STALE);
+                        }
+                        continue 'climb;
+                    }
                     // The path is longer than a buffer: the rest of it first.
                     Err(_) => break self.node(at)?,
                 }
@@ -638,19 +656,46 @@ impl<S: Source> Namei<S> {
             if self.dcache.rename_retry(seq) {
                 continue;
             }
-            let opened = self
-                .source
-                .open_node(&base, path.as_cstr())
-                .map_err(gone_is_stale);
-            return match opened.and_then(|node| Ok((self.source.stat(&node)?, node))) {
-                Ok((attr, node)) if self.is_object(inode, &attr) => Ok(node),
-                Ok(_) | Err(Errno::STALE) => {
-                    self.forget_names(inode);
-                    Err(Errno::STALE)
+            let opened = self.source.open_node(&base, path.as_cstr());
+            match opened.and_then(|node| Ok((self.source.stat(&node)?, node))) {
+                Ok((attr, node)) if self.is_object(inode, &attr) => return Ok(node),
+                Err(e) if gone_is_stale(e) != Errno::STALE => return Err(e),
+                // Some name on the way is not what it was.
+                _ => {
+                    if let Some(node) = self.prune(at, base, &path, &chain)? {
+                        return Ok(node);
+                    }
                 }
-                Err(e) => Err(e),
-            };
+            }
         }
+    }
+
+    /// Drops the first name of `path` below `at`, open as `base`, that does not lead
+    /// where the cache says; `chain` is what it says, the last one first. If there is
+    /// no such name any more, the last object.
+    ///
+    /// # Errors
+    /// ESTALE if the name was not even cached any more, and the source's.
+    fn prune(
+        &self,
+        mut at: InodeId,
+        base: S::Node,
+        path: &Filename,
+        chain: &[InodeId],
+    ) -> Result<Option<S::Node>> {
+        let mut node = base;
+        let components = path.as_bytes().split(|&byte| byte == b'/');
+        for (component, &child) in components.zip(chain.iter().rev()) {
+            let name = self.names.getname_from(component)?;
+            let opened = self.source.open_node(&node, name.as_cstr());
+            match opened.and_then(|node| Ok((self.source.stat(&node)?, node))) {
+                Ok((attr, next)) if self.is_object(child, &attr) => (at, node) = (child, next),
+                Err(e) if gone_is_stale(e) != Errno::STALE => return Err(e),
+                _ if self.forget_name(at, &name) => return Ok(None),
+                _ => return Err(Errno::STALE),
+            }
+        }
+        Ok(Some(node))
     }
 
     /// Opens an object by any of its names that still leads to it.
@@ -688,19 +733,21 @@ impl<S: Source> Namei<S> {
                 .map_err(gone_is_stale);
             match tried {
                 Ok((attr, r)) if self.is_object(inode, &attr) => return Ok((attr, r)),
-                Ok(_) | Err(Errno::STALE) => self.forget_name(*parent, filename),
+                Ok(_) | Err(Errno::STALE) => {
+                    self.forget_name(*parent, filename);
+                }
                 Err(e) => return Err(e),
             }
         }
         Err(Errno::STALE)
     }
 
-    /// Drops a name that did not lead where the cache said, and the listing with it.
-    pub fn forget_name(&self, parent: InodeId, name: &Filename) {
-        let Ok(name) = QStr::new(name.as_bytes()) else {
-            return;
+    /// Drops a name that did not lead where the cache said, and the listing with it;
+    /// whether it was cached.
+    pub fn forget_name(&self, parent: InodeId, name: &Filename) -> bool {
+        let (Ok(name), Ok(dir)) = (QStr::new(name.as_bytes()), self.dir(parent)) else {
+            return false;
         };
-        let Ok(dir) = self.dir(parent) else { return };
         let mut guard = dir.lock();
         let was_cached = self.dcache.remove(parent, &guard, name);
         guard.change();
@@ -713,14 +760,19 @@ impl<S: Source> Namei<S> {
             });
             self.notices.push(Notice::Inode { nodeid });
         }
+        was_cached
     }
 
+    /// Drops all names of an inode.
     fn forget_names(&self, inode: InodeId) {
         let Ok(mut path) = self.names.getname() else {
             return;
         };
-        if let Ok(Some(parent)) = self.dcache.step_up(inode, &mut path) {
-            self.forget_name(parent, &path);
+        while let Ok(Some(parent)) = self.dcache.step_up(inode, &mut path) {
+            if !self.forget_name(parent, &path) {
+                return;
+            }
+            path.reset();
         }
     }
 
@@ -746,9 +798,7 @@ impl<S: Source> Namei<S> {
             self.ensure_watch(inode, &self.dir(inode)?, &node);
             let attr = self.source.stat(&node)?;
             if attr.nlink == 0 && inode != self.dcache.inodes.root() {
-                self.nodes.remove(self.key(inode));
-                self.forget_names(inode);
-                return Err(Errno::STALE);
+                return Err(self.gone(inode, Errno::NOENT));
             }
             attr
         } else {
@@ -777,6 +827,17 @@ impl<S: Source> Namei<S> {
     fn took_attr(&self, inode: InodeId, attr: &Attr) {
         let now = self.clock.now();
         self.dcache.inodes.with_mut(inode, |i| i.set_attr(attr, now));
+    }
+
+    /// What to answer when the source found a directory itself gone (ENOENT): nothing
+    /// leads to it any more.
+    pub fn gone(&self, inode: InodeId, e: Errno) -> Errno {
+        if e != Errno::NOENT || inode == self.dcache.inodes.root() {
+            return e;
+        }
+        self.nodes.remove(self.key(inode));
+        self.forget_names(inode);
+        Errno::STALE
     }
 
     fn key(&self, inode: InodeId) -> (u64, u32) {

@@ -16,8 +16,8 @@ pub(super) const NAMES: [&[u8]; 6] = [
     b"b",
     b"c",
     b"\xff\n",
-    b"a-name-beyond-the-inline-ones",
-    b"a-name-that-is-so-long-that-it-goes-to-the-cache-for-the-longest-names-of-all",
+    b"name-beyond-the-inline-ones",
+    b"name-so-long-that-it-goes-to-the-cache-for-the-longest-names-of-all",
 ];
 
 /// The directory that another filesystem is mounted on.
@@ -83,7 +83,7 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
         8 => n().prop_map(Stat),
         1 => n().prop_map(Readlink),
         1 => n().prop_map(GetXattr),
-        6 => (n(), 1..9_usize, any::<bool>()).prop_map(|(dir, chunk, plus)| List(dir, chunk, plus)),
+        6 => (n(), prop_oneof![1..9_usize, Just(64)], any::<bool>()).prop_map(|(dir, chunk, plus)| List(dir, chunk, plus)),
         2 => n().prop_map(Open),
         2 => n().prop_map(Fstat),
         1 => n().prop_map(Release),

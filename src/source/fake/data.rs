@@ -10,7 +10,7 @@ const PAGE: u64 = 4096;
 #[derive(Clone, Default)]
 pub(super) struct Data {
     size: u64,
-    /// Page number to contents. Beyond `size` there are no pages and only zeros.
+    /// Page number to contents. Beyond `size` there are only zeros.
     pages: BTreeMap<u64, Box<[u8]>>,
 }
 
@@ -73,9 +73,7 @@ impl Data {
 
     /// Makes a hole; pages that are covered in part are zeroed there.
     pub(super) fn punch(&mut self, offset: u64, len: u64) {
-        let end = offset
-            .saturating_add(len)
-            .min(self.size.next_multiple_of(PAGE));
+        let end = offset.saturating_add(len);
         let touched: Vec<u64> = self
             .pages
             .range(offset / PAGE..end.div_ceil(PAGE))
@@ -92,14 +90,23 @@ impl Data {
         }
     }
 
+    /// Gives all of a range pages; the size stays as it is.
+    pub(super) fn allocate(&mut self, offset: u64, len: u64) {
+        for page in offset / PAGE..offset.saturating_add(len).div_ceil(PAGE) {
+            self.pages
+                .entry(page)
+                .or_insert_with(|| vec![0; PAGE as usize].into());
+        }
+    }
+
     /// The first byte of data at or after `offset`.
     pub(super) fn seek_data(&self, offset: u64) -> Result<u64> {
         if offset >= self.size {
             return Err(Errno::NXIO);
         }
         let next = self.pages.range(offset / PAGE..).next();
-        next.map(|(page, _)| offset.max(page * PAGE))
-            .ok_or(Errno::NXIO)
+        let found = next.map(|(page, _)| offset.max(page * PAGE));
+        found.filter(|at| *at < self.size).ok_or(Errno::NXIO)
     }
 
     /// The first hole at or after `offset`; the end counts as one.

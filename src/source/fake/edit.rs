@@ -333,22 +333,24 @@ fn make(
 }
 
 fn find(world: &World, path: &[u8]) -> Result<Node> {
-    if let Some(rest) = path.strip_prefix(b"../") {
-        return world.walk(&world.outside, rest);
-    }
+    let (base, path) = base(world, path);
     if path.is_empty() {
-        Ok(world.root.clone())
-    } else {
-        world.walk(&world.root, path)
+        return Ok(base.clone());
+    }
+    world.walk(base, path)
+}
+
+/// Where a path starts, and the rest of it.
+fn base<'w, 'p>(world: &'w World, path: &'p [u8]) -> (&'w Node, &'p [u8]) {
+    match path.strip_prefix(b"../") {
+        Some(rest) => (&world.outside, rest),
+        None => (&world.root, path),
     }
 }
 
 /// The directory of the last component, and that component.
 fn split<'p>(world: &World, path: &'p [u8]) -> Result<(Node, &'p [u8])> {
-    let (base, path) = match path.strip_prefix(b"../") {
-        Some(rest) => (&world.outside, rest),
-        None => (&world.root, path),
-    };
+    let (base, path) = base(world, path);
     match path.iter().rposition(|byte| *byte == b'/') {
         Some(slash) => Ok((world.walk(base, &path[..slash])?, &path[slash + 1..])),
         None => Ok((base.clone(), path)),

@@ -17,19 +17,22 @@ mod calls;
 mod clock;
 mod data;
 mod edit;
+mod locks;
 mod object;
 #[cfg(test)]
 mod tests;
+mod tree;
 mod world;
+mod write;
+#[cfg(test)]
+mod write_tests;
 
-use std::ffi::CStr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use self::calls::Calls;
-use self::object::Body;
 use self::world::World;
-use super::{Attr, FsTraits, Handle, RawEntry, Source, StatFs, Time};
+use super::Time;
 use crate::error::{Errno, Result};
 use crate::sync::{Mutex, MutexGuard};
 
@@ -49,6 +52,8 @@ struct Shared {
     clock: Arc<Clock>,
     calls: Calls,
     batch: AtomicUsize,
+    /// Files opened so far.
+    opened: AtomicU64,
     root: Node,
     world: Mutex<World>,
 }
@@ -57,6 +62,14 @@ struct Shared {
 pub struct File {
     node: Node,
     flags: u32,
+    /// Tells whose locks are whose.
+    number: u64,
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        self.node.object.state().locks.release(self.number);
+    }
 }
 
 impl File {
@@ -81,13 +94,14 @@ impl FakeSource {
         }));
         let world = World::new(clock.clone(), config);
         let root = world.root.clone();
-        let batch = AtomicUsize::new(128);
+        let (batch, opened) = (AtomicUsize::new(128), AtomicU64::new(0));
         let world = Mutex::new(world);
         Self {
             shared: Arc::new(Shared {
                 clock,
                 calls: Calls::new(),
                 batch,
+                opened,
                 root,
                 world,
             }),
@@ -102,6 +116,11 @@ impl FakeSource {
     /// Changes the tree as another process would.
     pub fn edit(&self) -> Edit<'_> {
         Edit::new(self)
+    }
+
+    /// How the filesystem that holds the root behaves.
+    pub fn config(&self) -> FsConfig {
+        self.shared.root.object.fs.config()
     }
 
     /// Changes how the filesystem that holds the root behaves.
@@ -190,209 +209,4 @@ impl FakeSource {
         self.shared.calls.at(call, Point::Read, name);
         answer
     }
-}
-
-impl Source for FakeSource {
-    type Node = Node;
-    type File = File;
-
-    fn root(&self) -> Node {
-        self.shared.root.clone()
-    }
-
-    fn open_node(&self, base: &Node, path: &CStr) -> Result<Node> {
-        let path = path.to_bytes();
-        self.call(Call::OpenNode, path, |world| world.walk(base, path))
-    }
-
-    fn stat(&self, node: &Node) -> Result<Attr> {
-        self.call(Call::Stat, b"", |_| Ok(node.object.attr(node.mnt)))
-    }
-
-    fn stat_at(&self, dir: &Node, name: &CStr) -> Result<Attr> {
-        let name = name.to_bytes();
-        self.call(Call::StatAt, name, |world| {
-            let node = world.step(dir, name)?;
-            Ok(node.object.attr(node.mnt))
-        })
-    }
-
-    fn stat_file(&self, file: &File) -> Result<Attr> {
-        self.call(Call::StatFile, b"", |_| {
-            Ok(file.node.object.attr(file.node.mnt))
-        })
-    }
-
-    fn readlink(&self, node: &Node, buf: &mut [u8]) -> Result<usize> {
-        self.call(Call::Readlink, b"", |_| match &node.object.state().body {
-            Body::Symlink(target) => {
-                let len = target.len().min(buf.len());
-                buf[..len].copy_from_slice(&target[..len]);
-                Ok(len)
-            }
-            _ => Err(Errno::INVAL),
-        })
-    }
-
-    fn list(
-        &self,
-        dir: &Node,
-        cookie: u64,
-        sink: &mut dyn FnMut(RawEntry<'_>) -> bool,
-    ) -> Result<bool> {
-        self.shared.calls.enter(Call::List, b"")?;
-        let mut cookie = cookie;
-        loop {
-            let batch = self.shared.batch.load(Ordering::Relaxed);
-            let dtypes = dir.object.fs.config().dtypes;
-            let world = self.world();
-            let listed = object::list(&dir.object, cookie, batch);
-            drop(world);
-            self.shared.calls.at(Call::List, Point::Read, b"");
-            let listed = listed?;
-            let Some(last) = listed.last() else {
-                return Ok(true);
-            };
-            cookie = last.cookie;
-            for entry in &listed {
-                let kind = dtypes.then_some(entry.kind);
-                let (ino, cookie, name) = (entry.ino, entry.cookie, entry.name.as_slice());
-                if !sink(RawEntry {
-                    ino,
-                    kind,
-                    cookie,
-                    name,
-                }) {
-                    return Ok(false);
-                }
-            }
-        }
-    }
-
-    fn fs_traits(&self, node: &Node) -> Result<FsTraits> {
-        self.call(Call::FsTraits, b"", |_| {
-            let config = node.object.fs.config();
-            let stable_cookies = config.cookies != Cookies::Places;
-            Ok(FsTraits {
-                stable_cookies,
-                remote: config.remote,
-                birth_times: config.births == Births::Distinct,
-                name: "fake",
-            })
-        })
-    }
-
-    fn statfs(&self, node: &Node) -> Result<StatFs> {
-        self.call(Call::Statfs, b"", |_| {
-            let files = 1 << 20;
-            let blocks = node.object.fs.dev << 20;
-            let free = blocks / 2;
-            Ok(StatFs {
-                bsize: 4096,
-                frsize: 4096,
-                blocks,
-                bfree: free,
-                bavail: free,
-                files,
-                ffree: files / 2,
-                namelen: 255,
-            })
-        })
-    }
-
-    fn open(&self, of: Handle<'_, Node, File>, flags: u32) -> Result<File> {
-        let node = node_of(of);
-        self.call(Call::Open, b"", |_| {
-            let writes = flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32;
-            let mut state = node.object.state();
-            match &mut state.body {
-                Body::File(data) if writes && flags & libc::O_TRUNC as u32 != 0 => {
-                    data.truncate(0)?;
-                }
-                Body::File(_) => {
-                    return Ok(File {
-                        node: node.clone(),
-                        flags,
-                    });
-                }
-                Body::Dir(_) => return Err(Errno::ISDIR),
-                Body::Symlink(_) => return Err(Errno::LOOP),
-                Body::Special(_) => return Err(Errno::NXIO),
-            }
-            drop(state);
-            node.object.touch();
-            Ok(File {
-                node: node.clone(),
-                flags,
-            })
-        })
-    }
-
-    fn read(&self, file: &File, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.call(Call::Read, b"", |_| {
-            if file.flags & libc::O_ACCMODE as u32 == libc::O_WRONLY as u32 {
-                return Err(Errno::BADF);
-            }
-            match &file.node.object.state().body {
-                Body::File(data) => Ok(data.read(offset, buf)),
-                _ => Err(Errno::INVAL),
-            }
-        })
-    }
-
-    fn lseek(&self, file: &File, offset: u64, whence: u32) -> Result<u64> {
-        self.call(Call::Lseek, b"", |_| {
-            match (&file.node.object.state().body, whence as i32) {
-                (Body::File(data), libc::SEEK_DATA) => data.seek_data(offset),
-                (Body::File(data), libc::SEEK_HOLE) => data.seek_hole(offset),
-                _ => Err(Errno::INVAL),
-            }
-        })
-    }
-
-    fn getxattr(&self, of: Handle<'_, Node, File>, name: &CStr, buf: &mut [u8]) -> Result<usize> {
-        let node = node_of(of);
-        let name = name.to_bytes();
-        self.call(Call::Getxattr, name, |_| {
-            let state = node.object.state();
-            copy_out(state.xattrs.get(name).ok_or(Errno::NODATA)?, buf)
-        })
-    }
-
-    fn listxattr(&self, of: Handle<'_, Node, File>, buf: &mut [u8]) -> Result<usize> {
-        let node = node_of(of);
-        self.call(Call::Listxattr, b"", |_| {
-            let mut names = Vec::new();
-            for name in node.object.state().xattrs.keys() {
-                names.extend_from_slice(name);
-                names.push(0);
-            }
-            copy_out(&names, buf)
-        })
-    }
-
-    fn calls(&self) -> Vec<(&'static str, u64)> {
-        Call::ALL
-            .iter()
-            .map(|call| (call.word(), self.count(*call)))
-            .collect()
-    }
-}
-
-fn node_of<'a>(of: Handle<'a, Node, File>) -> &'a Node {
-    match of {
-        Handle::Node(node) => node,
-        Handle::File(file) => &file.node,
-    }
-}
-
-/// Answers as getxattr(2): all of it, its length only, or ERANGE.
-fn copy_out(bytes: &[u8], buf: &mut [u8]) -> Result<usize> {
-    if buf.is_empty() {
-        return Ok(bytes.len());
-    }
-    buf.get_mut(..bytes.len())
-        .ok_or(Errno::RANGE)?
-        .copy_from_slice(bytes);
-    Ok(bytes.len())
 }

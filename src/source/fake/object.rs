@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 
 use super::clock::{Clock, just_after};
 use super::data::Data;
+use super::locks::Locks;
 use crate::error::{Errno, Result};
 use crate::source::{Attr, Kind, SourceId, Time};
 use crate::sync::{Mutex, MutexGuard};
@@ -159,6 +160,9 @@ pub(super) struct State {
     pub(super) mtime: Time,
     pub(super) ctime: Time,
     pub(super) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Inode flags of chattr(1); kept, and without effect.
+    pub(super) flags: u32,
+    pub(super) locks: Locks,
     pub(super) body: Body,
 }
 
@@ -194,6 +198,8 @@ impl Object {
             mtime: now,
             ctime: now,
             xattrs: BTreeMap::new(),
+            flags: 0,
+            locks: Locks::default(),
             body,
         });
         Arc::new(Self {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::*;
-use crate::source::Kind;
+use crate::source::{Handle, Kind, Source};
 
 fn c(name: &[u8]) -> CString {
     CString::new(name).unwrap()
@@ -152,7 +152,9 @@ fn objects_survive_their_names() {
     let edit = source.edit();
     edit.create("f", "text").unwrap();
     let node = edit.node("f").unwrap();
-    let file = source.open(&node, libc::O_RDONLY as u32).unwrap();
+    let file = source
+        .open(Handle::Node(&node), libc::O_RDONLY as u32)
+        .unwrap();
     edit.replace("f", "other").unwrap();
     assert_eq!(
         (read(&source, &file), source.stat(&node).unwrap().nlink),
@@ -175,6 +177,7 @@ fn objects_survive_their_names() {
         source.stat_at(&moved, &c(b"y")).is_ok(),
         "out of the tree but alive"
     );
+    assert_eq!(edit.names("../").unwrap(), [b"away"]);
     edit.rename("../away", "back").unwrap();
     assert!(edit.node("back").unwrap().same(&moved));
     edit.remove_root().unwrap();
@@ -356,23 +359,26 @@ fn links_attributes_and_kinds_are_read_back() {
         let attr = source.stat(&node).unwrap();
         assert_eq!((attr.kind, attr.perm, attr.rdev), (kind, 0o7777, 7));
         assert_eq!(source.readlink(&node, &mut buf), Err(Errno::INVAL));
-        assert_eq!(source.open(&node, 0).err(), Some(Errno::NXIO));
+        assert_eq!(source.open(Handle::Node(&node), 0).err(), Some(Errno::NXIO));
     }
     edit.create("f", "").unwrap();
     edit.setxattr("f", "user.a", "12345").unwrap();
     edit.setxattr("f", "user.b", "").unwrap();
     let file = edit.node("f").unwrap();
-    assert_eq!(source.getxattr(&file, &c(b"user.a"), &mut []), Ok(5));
     assert_eq!(
-        source.getxattr(&file, &c(b"user.a"), &mut buf),
+        source.getxattr(Handle::Node(&file), &c(b"user.a"), &mut []),
+        Ok(5)
+    );
+    assert_eq!(
+        source.getxattr(Handle::Node(&file), &c(b"user.a"), &mut buf),
         Err(Errno::RANGE)
     );
     assert_eq!(
-        source.getxattr(&file, &c(b"user.x"), &mut buf),
+        source.getxattr(Handle::Node(&file), &c(b"user.x"), &mut buf),
         Err(Errno::NODATA)
     );
     let mut buf = [0; 14];
-    assert_eq!(source.listxattr(&file, &mut buf), Ok(14));
+    assert_eq!(source.listxattr(Handle::Node(&file), &mut buf), Ok(14));
     assert_eq!(&buf, b"user.a\0user.b\0");
     edit.removexattr("f", "user.a").unwrap();
     assert_eq!(edit.removexattr("f", "user.a"), Err(Errno::NODATA));
@@ -382,7 +388,9 @@ fn links_attributes_and_kinds_are_read_back() {
     edit.truncate("f", 1 << 50).unwrap();
     edit.write("f", 1 << 20, "data").unwrap();
     edit.append("f", "end").unwrap();
-    let open = source.open(&file, libc::O_RDWR as u32).unwrap();
+    let open = source
+        .open(Handle::Node(&file), libc::O_RDWR as u32)
+        .unwrap();
     assert_eq!(source.lseek(&open, 0, libc::SEEK_DATA as u32), Ok(1 << 20));
     assert_eq!(
         source.lseek(&open, 1 << 20, libc::SEEK_HOLE as u32),
@@ -394,7 +402,7 @@ fn links_attributes_and_kinds_are_read_back() {
     );
     assert_eq!(source.stat_file(&open).unwrap().size, (1 << 50) + 3);
     source
-        .open(&file, (libc::O_WRONLY | libc::O_TRUNC) as u32)
+        .open(Handle::Node(&file), (libc::O_WRONLY | libc::O_TRUNC) as u32)
         .unwrap();
     assert_eq!(source.stat(&file).unwrap().size, 0);
 }
