@@ -279,10 +279,25 @@ impl Mounted {
         }
     }
 
-    /// Writes to `.nameifs/drop_caches`.
+    /// Writes to `.nameifs/drop_caches`. The kernel lets nobody write in a read-only
+    /// mount, so there it is made writable for that moment.
     #[track_caller]
     pub fn drop_caches(&self) {
-        fs::write(self.at(".nameifs/drop_caches"), "1").expect("drop_caches takes a 1");
+        let file = self.at(".nameifs/drop_caches");
+        let line = self.mount_line().expect("it is mounted");
+        let read_only = line.options.split(',').any(|w| w == "ro");
+        let remount = |word: &str| {
+            let mut cmd = command(["mount", "-i", "-o", &format!("remount,{word}")]);
+            run::run(cmd.arg(&self.mnt)).clean();
+        };
+        if read_only {
+            remount("rw");
+        }
+        let written = fs::write(&file, "1");
+        if read_only {
+            remount("ro");
+        }
+        written.expect("drop_caches takes a 1");
     }
 
     /// A command with the mount as its working directory.

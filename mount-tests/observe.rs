@@ -378,7 +378,6 @@ fn slab_line(line: &str) -> Option<(String, SlabLine)> {
         && parsed.active <= parsed.total
         && parsed.total == parsed.slabs * parsed.per_slab
         && parsed.active_slabs <= parsed.slabs
-        && (parsed.active == 0) == (parsed.active_slabs == 0)
         && parsed.active <= parsed.active_slabs * parsed.per_slab;
     sound.then(|| ((*name).to_owned(), parsed))
 }
