@@ -3,7 +3,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -18,7 +18,9 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::time::Timespec;
 
-use crate::observe::{self, MountLine, SlabLine, Stats, mount_at, mounts_below};
+use crate::observe::{self, MountLine, SlabLine, Stats, mount_at};
+pub use crate::place::Place;
+use crate::place::{abort, complain};
 use crate::run::{self, Done, NOBODY, command, run_within, try_run_within, until, wait_within};
 
 /// What mounting and unmounting get.
@@ -49,82 +51,6 @@ pub fn kernel_drop_caches(_alone: &RwLockWriteGuard<'static, ()>, what: u8) {
 /// The mirror under test.
 pub fn nameifs() -> OsString {
     std::env::var_os("NAMEIFS_TEST_MIRROR").unwrap_or_else(|| env!("CARGO_BIN_EXE_nameifs").into())
-}
-
-/// A temporary directory that is never deleted through a mount.
-pub struct Place {
-    dir: PathBuf,
-}
-
-impl Place {
-    /// Makes one that everybody may enter.
-    pub fn new() -> Self {
-        let dir = tempfile::Builder::new()
-            .prefix("nameifs-test-")
-            .tempdir()
-            .expect("a temporary directory")
-            .keep();
-        let dir = dir.canonicalize().expect("it was just made");
-        fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).expect("it is ours");
-        Self { dir }
-    }
-
-    /// Its path, free of symlinks.
-    pub fn path(&self) -> &Path {
-        &self.dir
-    }
-
-    /// A directory in it, made where it is missing.
-    pub fn dir(&self, name: &str) -> PathBuf {
-        let dir = self.dir.join(name);
-        fs::create_dir_all(&dir).expect("a directory of a test");
-        dir
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        for left in mounts_below(&self.dir) {
-            complain(&format!("a mount is left at {}", left.target.display()));
-            abort(left.minor);
-            let _ = rustix::mount::unmount(&left.target, rustix::mount::UnmountFlags::DETACH);
-        }
-        if !mounts_below(&self.dir).is_empty() {
-            complain(&format!(
-                "not deleted, mounts in it: {}",
-                self.dir.display()
-            ));
-            return;
-        }
-        // Takes directories of mode 000 and paths of any length.
-        let _ = try_run_within(&mut command(["chmod", "-R", "u+rwX"]).arg(&self.dir), START);
-        let mut rm = command(["rm", "-rf", "--one-file-system", "--"]);
-        if let Err(why) = try_run_within(rm.arg(&self.dir), run::PATIENCE) {
-            complain(&why);
-        }
-    }
-}
-
-/// Fails the test, or says so where it is failing already.
-fn complain(why: &str) {
-    if thread::panicking() {
-        eprintln!("{why}");
-    } else {
-        panic!("{why}");
-    }
-}
-
-/// Cuts a FUSE connection: everything that waits for its daemon gets an error.
-fn abort(minor: u32) {
-    let file = format!("/sys/fs/fuse/connections/{minor}/abort");
-    if fs::write(&file, "1").is_ok() {
-        return;
-    }
-    if let Ok(dir) = tempfile::tempdir() {
-        let at = dir.path().join("fusectl");
-        let _control = observe::Aside::mount("fusectl", &at);
-        let _ = fs::write(at.join(minor.to_string()).join("abort"), "1");
-    }
 }
 
 /// How a mount is to be made.
@@ -238,6 +164,7 @@ impl Setup {
             minor: 0,
             ended: false,
             unclean: false,
+            signalled: None,
             watchdog: None,
             stuck: Arc::new(AtomicBool::new(false)),
             place,
@@ -277,6 +204,7 @@ pub struct Mounted {
     minor: u32,
     ended: bool,
     unclean: bool,
+    signalled: Option<Signal>,
     watchdog: Option<Sender<()>>,
     stuck: Arc<AtomicBool>,
     /// Dropped last: it holds the directories.
@@ -351,10 +279,25 @@ impl Mounted {
         }
     }
 
-    /// Writes to `.nameifs/drop_caches`.
+    /// Writes to `.nameifs/drop_caches`. The kernel lets nobody write in a read-only
+    /// mount, so there it is made writable for that moment.
     #[track_caller]
     pub fn drop_caches(&self) {
-        fs::write(self.at(".nameifs/drop_caches"), "1").expect("drop_caches takes a 1");
+        let file = self.at(".nameifs/drop_caches");
+        let line = self.mount_line().expect("it is mounted");
+        let read_only = line.options.split(',').any(|w| w == "ro");
+        let remount = |word: &str| {
+            let mut cmd = command(["mount", "-i", "-o", &format!("remount,{word}")]);
+            run::run(cmd.arg(&self.mnt)).clean();
+        };
+        if read_only {
+            remount("rw");
+        }
+        let written = fs::write(&file, "1");
+        if read_only {
+            remount("ro");
+        }
+        written.expect("drop_caches takes a 1");
     }
 
     /// A command with the mount as its working directory.
@@ -471,6 +414,21 @@ impl Mounted {
         self.unclean = true;
     }
 
+    /// Says that a signal will end the daemon; in the foreground it then exits with 128
+    /// and the signal's number, or with 0.
+    pub fn expect_signal(&mut self, signal: Signal) {
+        self.signalled = Some(signal);
+    }
+
+    /// Panics unless the mount is gone and its daemon has ended.
+    #[track_caller]
+    pub fn find_gone(&mut self) {
+        assert!(self.mount_line().is_none(), "still mounted");
+        if let Err(why) = self.wait_daemon() {
+            panic!("{why}");
+        }
+    }
+
     /// Unmounts with the command line and checks that nothing is left: no mount,
     /// no daemon, no object in a slab cache.
     #[track_caller]
@@ -528,7 +486,9 @@ impl Mounted {
                 let _ = child.wait();
                 return Err("the foreground daemon did not end after unmounting".into());
             };
-            if !status.success() && !self.unclean {
+            let signalled = self.signalled.map(|s| 128 + s.as_raw());
+            let expected = status.success() || (signalled.is_some() && status.code() == signalled);
+            if !expected && !self.unclean {
                 return Err(format!("the foreground daemon ended with {status}"));
             }
             return Ok(());
@@ -549,8 +509,13 @@ impl Mounted {
             return None;
         }
         let log = self.log() + &self.stderr();
-        let bad = |l: &&str| l.contains(" ERROR ") || l.contains("panicked") || l.contains("leak");
-        log.lines().find(bad).map(|l| format!("the log says: {l}"))
+        let bad = |l: &&str| l.contains(" ERROR ") || l.contains("panicked");
+        if let Some(line) = log.lines().find(bad) {
+            return Some(format!("the log says: {line}"));
+        }
+        let ours = std::env::var_os("NAMEIFS_TEST_MIRROR").is_none();
+        let counted = log.contains("leaked=0");
+        (ours && !counted).then(|| "the log does not say that no object was left".into())
     }
 
     /// Waits until the mount is gone by itself, as after a signal to the daemon.

@@ -12,6 +12,7 @@
 
 mod harness;
 mod observe;
+mod place;
 mod run;
 mod tree;
 

@@ -130,8 +130,9 @@ impl Drop for Aside {
 /// FORGET and INTERRUPT are not requests to the tracepoint.
 pub struct Referee {
     instance: PathBuf,
-    dir: tempfile::TempDir,
+    /// Unmounted before the directory that it is mounted in is deleted.
     _tracefs: Aside,
+    _dir: tempfile::TempDir,
 }
 
 impl Referee {
@@ -148,8 +149,8 @@ impl Referee {
         fs::create_dir(&instance).expect("a tracing instance");
         let referee = Self {
             instance,
-            dir,
             _tracefs: tracefs,
+            _dir: dir,
         };
         referee.write("buffer_size_kb", "24576");
         let event = "events/fuse/fuse_request_send";
@@ -198,7 +199,6 @@ impl Drop for Referee {
     fn drop(&mut self) {
         let _ = fs::write(self.instance.join("events/enable"), "0");
         let _ = fs::remove_dir(&self.instance);
-        let _ = self.dir.path();
     }
 }
 
@@ -378,7 +378,6 @@ fn slab_line(line: &str) -> Option<(String, SlabLine)> {
         && parsed.active <= parsed.total
         && parsed.total == parsed.slabs * parsed.per_slab
         && parsed.active_slabs <= parsed.slabs
-        && (parsed.active == 0) == (parsed.active_slabs == 0)
         && parsed.active <= parsed.active_slabs * parsed.per_slab;
     sound.then(|| ((*name).to_owned(), parsed))
 }

@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::harness::{MODES, Setup, nameifs};
 use crate::need;
@@ -89,7 +89,8 @@ fn options_reach_the_filesystem() {
     mounted.unmount();
 }
 
-/// `mount -o remount,ro` and back work on a mount.
+/// `mount -o remount,ro` and back work on a mount, where the program is in the path
+/// for mount(8)'s helper to find.
 #[test]
 fn remount() {
     need!(Root);
@@ -97,7 +98,13 @@ fn remount() {
     fs::write(mounted.below("f"), "text").expect("write");
     for word in ["ro", "rw"] {
         let remount = format!("remount,{word}");
-        run(command(["mount", "-o", &remount]).arg(mounted.path())).ok();
+        let program = PathBuf::from(nameifs());
+        let dir = program.parent().expect("it lies in a directory").display();
+        let path = format!("{dir}:{}", std::env::var("PATH").expect("a path"));
+        run(command(["mount", "-o", &remount])
+            .arg(mounted.path())
+            .env("PATH", path))
+        .ok();
         let line = mounted.mount_line().expect("it is mounted");
         assert!(line.options.split(',').any(|w| w == word), "{line:?}");
         assert_eq!(line.fstype, "fuse.nameifs");

@@ -98,7 +98,10 @@ fn promised_caches() {
         assert_eq!(info["getname_cache"].size, 4096);
         let fd = fs::File::open(mounted.at(".slabinfo")).expect("open");
         let open = mounted.slabinfo();
-        let files: Vec<_> = open.iter().filter(|(n, _)| n.contains("file")).collect();
+        let files: Vec<_> = open
+            .iter()
+            .filter(|(n, l)| *n == "filp" && l.active >= 1)
+            .collect();
         assert!(!files.is_empty(), "no cache of open files: {open:?}");
         drop(fd);
         mounted.unmount();

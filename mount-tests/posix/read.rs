@@ -3,14 +3,13 @@
 use std::fs;
 use std::io::Read;
 use std::mem::MaybeUninit;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{
     Access, AtFlags, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, SeekFrom, StatxFlags,
-    XattrFlags, accessat, fcntl_getfl, flock, fstat, makedev, mknodat, openat2, readlinkat, seek,
-    statat,
+    accessat, fcntl_getfl, flock, fstat, makedev, mknodat, openat2, readlinkat, seek, statat,
 };
 use rustix::io::Errno;
 
@@ -554,13 +553,15 @@ fn resolve(n: &mut Notes, dir: &Path) {
             "../x",
             "absent",
         ] {
-            let fd = openat2(
-                &base,
-                path,
-                OFlags::RDONLY | OFlags::CLOEXEC,
-                Mode::empty(),
-                flags,
-            );
+            // EAGAIN is no outcome: something was renamed or mounted somewhere on the
+            // machine meanwhile, and the caller is to ask again.
+            let fd = loop {
+                let how = OFlags::RDONLY | OFlags::CLOEXEC;
+                match openat2(&base, path, how, Mode::empty(), flags) {
+                    Err(Errno::AGAIN) => {}
+                    other => break other,
+                }
+            };
             n.same(&format!("{what}: {path}"), fd.map(drop));
         }
     }

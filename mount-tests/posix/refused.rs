@@ -63,7 +63,6 @@ pub const TABLE: &[Check] = &[
                 "chown 5 f",
                 "setfacl -m u:5:r f",
                 "setfattr -n user.x -v 1 f",
-                "sed -i s/a/b/ f",
                 "test -w f",
                 "test -w .",
                 "echo through > fifo & timeout 5 cat fifo; wait",
