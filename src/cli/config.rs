@@ -62,6 +62,8 @@ pub struct Config {
     pub daemon: bool,
     /// End with this parent process.
     pub tied_to: Option<u32>,
+    /// Called without a command, so that the source may be a mistyped one.
+    pub from_mount: bool,
     /// Mount although the mountpoint holds names.
     pub nonempty: bool,
     /// Where the log goes.
@@ -390,6 +392,7 @@ impl Config {
             foreground,
             daemon: args.daemon_child.is_some(),
             tied_to: args.tied_to,
+            from_mount: args.from_mount,
             nonempty: listed.nonempty,
             log,
             fsname: listed.fsname,

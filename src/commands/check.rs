@@ -14,7 +14,7 @@ use nameifs::fs::SlabinfoMode;
 use super::mountinfo::{self, FSTYPE};
 use super::{SLABINFO, VIRTUAL_DIR, reason};
 use crate::cli::config::Config;
-use crate::cli::{Failure, Outcome, failed};
+use crate::cli::{Failure, Outcome, failed, misuse};
 
 /// The directories of a mount, found and fit.
 #[derive(Debug)]
@@ -35,6 +35,11 @@ pub struct Places {
 pub fn places(config: &Config) -> Result<Places, Failure> {
     let typed = config.source.as_path();
     let shown = typed.display();
+    if config.from_mount && is_word(typed) && !typed.exists() {
+        return Err(misuse(format!(
+            "{shown} is neither a command nor a directory; see nameifs --help"
+        )));
+    }
     let source = directory(typed, "source", "give the directory to mirror")?;
     fs::read_dir(typed).map_err(|e| {
         failed(format!(
@@ -55,6 +60,11 @@ pub fn places(config: &Config) -> Result<Places, Failure> {
         mountpoint,
         shadowed,
     })
+}
+
+/// Whether a path could as well be a command.
+fn is_word(path: &Path) -> bool {
+    !path.as_os_str().as_encoded_bytes().contains(&b'/')
 }
 
 /// Checks that the directory exists.
@@ -300,6 +310,28 @@ mod tests {
                 .shadowed
                 .is_empty()
         );
+    }
+
+    #[test]
+    fn a_mistyped_command_is_misuse() {
+        for (word, is_misuse) in [("dismount", true), ("./dismount", false), ("/no", false)] {
+            let Ok(Ok(Cli {
+                command: Command::Mount(args),
+            })) = parse(["nameifs", word, "/usr"].map(Into::into))
+            else {
+                panic!("refused")
+            };
+            let caller = Caller {
+                root: true,
+                cores: 1,
+            };
+            let got = places(&Config::check(*args, caller).unwrap());
+            assert_eq!(
+                matches!(got, Err(Failure::Misuse(_))),
+                is_misuse,
+                "{word}: {got:?}"
+            );
+        }
     }
 
     #[test]

@@ -42,7 +42,6 @@ pub fn start(
         .arg("--daemon-child")
         .arg(at)
         .args(arguments)
-        .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
         .map_err(broken)?;
