@@ -64,6 +64,8 @@ pub struct Config {
     pub tied_to: Option<u32>,
     /// Called without a command, so that the source may be a mistyped one.
     pub from_mount: bool,
+    /// Change the flags of a mount that is there.
+    pub remount: bool,
     /// Mount although the mountpoint holds names.
     pub nonempty: bool,
     /// Where the log goes.
@@ -82,6 +84,7 @@ struct Listed {
     args: MountArgs,
     read_only: Option<bool>,
     fsname: Option<OsString>,
+    remount: bool,
     nonempty: bool,
     nosuid: bool,
     nodev: bool,
@@ -112,6 +115,13 @@ const NO_EFFECT: &[&str] = &[
     "nofail",
     "_netdev",
     "subtype",
+    // What /proc/mounts shows, which mount(8) repeats when it remounts.
+    "user_id",
+    "group_id",
+    "max_read",
+    "blksize",
+    "lazytime",
+    "nolazytime",
     "comment",
 ];
 
@@ -122,6 +132,7 @@ impl Listed {
             args: MountArgs::default(),
             read_only: None,
             fsname: None,
+            remount: false,
             nonempty: false,
             nosuid: true,
             nodev: true,
@@ -198,6 +209,7 @@ impl Listed {
             }
             "foreground" => (&mut self.args.foreground, true),
             "no-xattr" => (&mut self.args.no_xattr, true),
+            "remount" => (&mut self.remount, true),
             "nonempty" => (&mut self.nonempty, true),
             "nosuid" => (&mut self.nosuid, true),
             "suid" => (&mut self.nosuid, false),
@@ -393,6 +405,7 @@ impl Config {
             daemon: args.daemon_child.is_some(),
             tied_to: args.tied_to,
             from_mount: args.from_mount,
+            remount: listed.remount,
             nonempty: listed.nonempty,
             log,
             fsname: listed.fsname,

@@ -22,10 +22,11 @@ pub fn init(config: &Config) -> Outcome {
     if config.daemon && config.log.is_none() {
         return Ok(());
     }
-    // The transport warns of every unmount that another process made.
+    // The transport calls an interrupted request an error, and an unmount by another process.
+    // What really ends it comes back from serving.
     let default = match config.log {
-        Some(_) => "info,fuser=error",
-        None => "warn,fuser=error",
+        Some(_) => "info,fuser=off",
+        None => "warn,fuser=off",
     };
     let filter = match std::env::var_os("RUST_LOG") {
         None => EnvFilter::new(default),

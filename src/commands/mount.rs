@@ -13,6 +13,7 @@ use nameifs::fs::Fs;
 use nameifs::fuse::{self, Unmounter};
 use nameifs::source::host::HostSource;
 use nix::sys::signal::SigSet;
+use rustix::mount::MountFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::{check, complain, daemon, log, mountinfo, reason, umount};
@@ -29,6 +30,9 @@ pub fn run(args: MountArgs) -> Outcome {
     }
     let caller = Caller::current();
     let config = Config::check(args, caller)?;
+    if config.remount {
+        return remount(&config);
+    }
     if config.foreground || config.daemon {
         return serve(&config, caller);
     }
@@ -45,6 +49,25 @@ fn own_arguments() -> Vec<OsString> {
             .chain(typed)
             .collect(),
     }
+}
+
+/// Changes the flags of a mount, as `mount -o remount,ro` asks; the daemon's own options stay.
+fn remount(config: &Config) -> Outcome {
+    let mount = umount::mirror_at(&config.mountpoint)?;
+    let mut flags = MountFlags::empty();
+    for (on, flag) in [
+        (config.mount.read_only, MountFlags::RDONLY),
+        (config.mount.nosuid, MountFlags::NOSUID),
+        (config.mount.nodev, MountFlags::NODEV),
+        (config.mount.noexec, MountFlags::NOEXEC),
+        (config.mount.noatime, MountFlags::NOATIME),
+    ] {
+        flags.set(flag, on);
+    }
+    rustix::mount::mount_remount(&mount.mountpoint, flags, "").map_err(|e| {
+        let shown = config.mountpoint.display();
+        failed(format!("cannot remount {shown}: {}", reason(&e.into())))
+    })
 }
 
 /// Mounts and serves until unmounted.

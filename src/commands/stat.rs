@@ -202,6 +202,7 @@ mod tests {
             pagesperslab: 1,
             active_slabs: 1,
             num_slabs: 1,
+            ..CacheInfo::default()
         }];
         let text = table(&stats, &caches);
         let lines: Vec<Vec<&str>> = text
