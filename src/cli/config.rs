@@ -339,8 +339,11 @@ impl Config {
             None => caller.cores.clamp(2, MOST_THREADS),
         };
         let max_watches = match pick("max-watches", &args.max_watches, &listed.args.max_watches) {
-            Some(typed) => value::count(typed.value.as_bytes(), 0, MOST_WATCHES)
-                .ok_or_else(|| typed.wrong("is not a number of directories; write 0 to 100000000"))?,
+            Some(typed) => {
+                value::count(typed.value.as_bytes(), 0, MOST_WATCHES).ok_or_else(|| {
+                    typed.wrong("is not a number of directories; write 0 to 100000000")
+                })?
+            }
             None => 1 << 20,
         };
         let slabinfo = pick("slabinfo", &args.slabinfo, &listed.args.slabinfo).map_or(

@@ -137,6 +137,12 @@ fn frozen_is_read_only() {
 }
 
 #[test]
+fn remounting() {
+    assert!(config("-o remount,ro").remount);
+    assert!(!config("-o ro").remount);
+}
+
+#[test]
 fn who_may_enter() {
     let allowed = |line: &str, caller| {
         let c = check(&format!("mount /src /mnt {line}"), caller).unwrap();
@@ -167,6 +173,8 @@ fn words_without_effect() {
             "{word}"
         );
     }
+    let shown = "-o user_id=0,group_id=0,max_read=131072";
+    assert_eq!(format!("{:?}", config(shown)), plain);
     let fstab =
         "-o defaults,default_permissions,noauto,user,nofail,_netdev,relatime,subtype=nameifs";
     assert_eq!(format!("{:?}", config(fstab)), plain);
