@@ -115,3 +115,22 @@ fn names_are_bytes() {
     };
     assert_eq!(args.source.into_os_string().into_vec(), b"/\xff");
 }
+
+/// Nobody finds an option that README does not name.
+#[test]
+fn readme_names_every_option() {
+    let readme = include_str!("../../README.md");
+    for command in Cli::command()
+        .get_subcommands()
+        .filter(|c| !c.is_hide_set())
+    {
+        assert!(readme.contains(&format!("nameifs {}", command.get_name())));
+        for long in command
+            .get_arguments()
+            .filter(|arg| !arg.is_hide_set())
+            .filter_map(|arg| arg.get_long())
+        {
+            assert!(readme.contains(&format!("--{long}")), "--{long}");
+        }
+    }
+}

@@ -46,7 +46,7 @@ pub fn run(args: &DemoArgs) -> Outcome {
 fn compare(source: &Path, rounds: usize, interrupt: &Interrupt) -> Outcome {
     let mirror = Mirror::mount(source)?;
     print(&format!(
-        "nameifs demo: {} mirrored on {}, frozen\n\n\
+        "nameifs demo: {} mirrored on {} (frozen, read-only)\n\n\
          {:<22}{:>10}{:>11}{:>13}{:>13}\n",
         source.display(),
         mirror.mountpoint().display(),
@@ -233,6 +233,7 @@ impl Mirror {
             source: source.into(),
             mountpoint: dir.path().into(),
             coherence: Some("frozen".into()),
+            read_only: true,
             ..MountArgs::default()
         };
         // The same checks as the daemon's, but before a second process is there to speak.
@@ -244,6 +245,8 @@ impl Mirror {
             "--tied-to".into(),
             std::process::id().to_string().into(),
             "--coherence=frozen".into(),
+            // The kernel then keeps no times of access, which would be asked for once more.
+            "--read-only".into(),
             "--".into(),
             source.into(),
             dir.path().into(),
