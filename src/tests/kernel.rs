@@ -92,7 +92,8 @@ impl Kernel {
         match options.coherence {
             Coherence::Strict => {}
             Coherence::Frozen => self.drop_caches(),
-            Coherence::Ttl => {
+            // Nobody tells of changes in the fake.
+            Coherence::Auto | Coherence::Watch | Coherence::Ttl => {
                 let longest = options.ttl.max(options.negative_ttl).max(options.attr_ttl);
                 self.advance(longest.as_millis() as u64 + 1);
             }
@@ -124,7 +125,9 @@ impl Kernel {
         match options.coherence {
             Coherence::Strict => self.now(),
             Coherence::Frozen => self.last_drop,
-            Coherence::Ttl => self.now().saturating_sub(options.ttl.as_millis() as u64),
+            Coherence::Auto | Coherence::Watch | Coherence::Ttl => {
+                self.now().saturating_sub(options.ttl.as_millis() as u64)
+            }
         }
     }
 
@@ -516,7 +519,7 @@ pub(super) fn lossy(name: &[u8]) -> String {
 /// Options for a mode whose timeouts differ, so that none stands for another.
 pub(super) fn options(coherence: Coherence) -> Options {
     let times = match coherence {
-        Coherence::Ttl => [1_000, 300, 500].map(Duration::from_millis),
+        Coherence::Auto | Coherence::Watch | Coherence::Ttl => [1_000, 300, 500].map(Duration::from_millis),
         Coherence::Strict => [Duration::ZERO; 3],
         Coherence::Frozen => [FOREVER; 3],
     };
