@@ -172,8 +172,11 @@ impl<S: Source> Namei<S> {
         };
         let watcher = if wants_watch { source.watcher()? } else { None };
         if policy.coherence == Coherence::Auto {
-            policy.coherence =
-                if watcher.is_some() { Coherence::Watch } else { Coherence::Ttl };
+            policy.coherence = if watcher.is_some() {
+                Coherence::Watch
+            } else {
+                Coherence::Ttl
+            };
         }
         Ok(Self {
             names: Names::new(registry),
@@ -244,8 +247,8 @@ impl<S: Source> Namei<S> {
         at: Millis,
         now: Millis,
     ) -> Duration {
-        let watched = self.policy.coherence == Coherence::Watch
-            && self.attr_is_watched(inode, attr, parent);
+        let watched =
+            self.policy.coherence == Coherence::Watch && self.attr_is_watched(inode, attr, parent);
         self.policy.left(watched, at, now, self.policy.attr_ttl)
     }
 
@@ -268,7 +271,9 @@ impl<S: Source> Namei<S> {
             Some(dir) => dir.is_watched(),
             None => self
                 .dcache
-                .aliases(inode, |parent, _| Some(self.dir(parent).is_ok_and(|d| d.is_watched())))
+                .aliases(inode, |parent, _| {
+                    Some(self.dir(parent).is_ok_and(|d| d.is_watched()))
+                })
                 .unwrap_or(false),
         }
     }
@@ -372,17 +377,26 @@ impl<S: Source> Namei<S> {
                 let inode = self.iget(&attr, &node, &filename, self.clock.now())?;
                 let attr = self.watch_found(&inode, attr, &node, &filename)?;
                 let mut guard = dir.lock();
-                let added = self.dcache.add(parent, &mut guard, name, Some(inode.id()), moment);
+                let added = self
+                    .dcache
+                    .add(parent, &mut guard, name, Some(inode.id()), moment);
                 drop(guard);
                 self.added(parent, added);
-                let (mut name_left, mut attr_left) =
-                    (self.name_fresh(dir), self.attr_fresh(inode.id(), &attr, Some(dir)));
+                let (mut name_left, mut attr_left) = (
+                    self.name_fresh(dir),
+                    self.attr_fresh(inode.id(), &attr, Some(dir)),
+                );
                 if added == Added::Void {
                     // What was read may be older than a change that was told of.
                     self.changed(inode.id());
                     (name_left, attr_left) = (Duration::ZERO, Duration::ZERO);
                 }
-                Ok(Found::Positive { inode, attr, name_left, attr_left })
+                Ok(Found::Positive {
+                    inode,
+                    attr,
+                    name_left,
+                    attr_left,
+                })
             }
             Err(Errno::NOENT) => {
                 let (proved, moment) = self.prove_negative(parent, dir, &node, asked, moment)?;
@@ -744,8 +758,14 @@ impl<S: Source> Namei<S> {
 
     /// Drops a name that did not lead where the cache said, and the listing with it;
     /// whether it was cached.
-    pub fn forget_name(&self, parent: InodeId, name: &Filename) -> bool {
-        let (Ok(name), Ok(dir)) = (QStr::new(name.as_bytes()), self.dir(parent)) else {
+    fn forget_name(&self, parent: InodeId, name: &Filename) -> bool {
+        QStr::new(name.as_bytes()).is_ok_and(|name| self.forget(parent, name))
+    }
+
+    /// Drops a name and the listing that it is in, here and in the kernel; whether it was
+    /// cached.
+    pub fn forget(&self, parent: InodeId, name: QStr<'_>) -> bool {
+        let Ok(dir) = self.dir(parent) else {
             return false;
         };
         let mut guard = dir.lock();
@@ -812,21 +832,32 @@ impl<S: Source> Namei<S> {
 
     /// To be called before attributes of an inode are read from the source.
     pub fn attr_moment(&self, inode: InodeId) -> u32 {
-        self.dcache.inodes.with(inode, |i| i.attr_moment()).unwrap_or_default()
+        self.dcache
+            .inodes
+            .with(inode, |i| i.attr_moment())
+            .unwrap_or_default()
     }
 
     /// Takes over attributes that were read since `moment`; how long they may be believed.
     pub fn took_attr_since(&self, inode: InodeId, attr: &Attr, moment: u32) -> Duration {
         let now = self.clock.now();
-        let good =
-            self.dcache.inodes.with_mut(inode, |i| i.set_attr_since(attr, now, moment));
-        if good == Some(true) { self.attr_fresh(inode, attr, None) } else { Duration::ZERO }
+        let good = self
+            .dcache
+            .inodes
+            .with_mut(inode, |i| i.set_attr_since(attr, now, moment));
+        if good == Some(true) {
+            self.attr_fresh(inode, attr, None)
+        } else {
+            Duration::ZERO
+        }
     }
 
     /// Takes over attributes that were read just now.
     fn took_attr(&self, inode: InodeId, attr: &Attr) {
         let now = self.clock.now();
-        self.dcache.inodes.with_mut(inode, |i| i.set_attr(attr, now));
+        self.dcache
+            .inodes
+            .with_mut(inode, |i| i.set_attr(attr, now));
     }
 
     /// What to answer when the source found a directory itself gone (ENOENT): nothing

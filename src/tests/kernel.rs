@@ -519,7 +519,9 @@ pub(super) fn lossy(name: &[u8]) -> String {
 /// Options for a mode whose timeouts differ, so that none stands for another.
 pub(super) fn options(coherence: Coherence) -> Options {
     let times = match coherence {
-        Coherence::Auto | Coherence::Watch | Coherence::Ttl => [1_000, 300, 500].map(Duration::from_millis),
+        Coherence::Auto | Coherence::Watch | Coherence::Ttl => {
+            [1_000, 300, 500].map(Duration::from_millis)
+        }
         Coherence::Strict => [Duration::ZERO; 3],
         Coherence::Frozen => [FOREVER; 3],
     };
