@@ -99,11 +99,13 @@ impl<S: Source> Namei<S> {
         let renaming = self.dcache.rename_write();
         let now_old = if exchanged { replaced } else { None };
         // What is not known stays unknown: with EXCHANGE and WHITEOUT something is
-        // there that was not looked up.
+        // there that was not looked up; and if both were names of one file, nothing
+        // was done at all. A directory has one name.
+        let was_dir = moved.is_some_and(|inode| self.dir(inode).is_ok());
         let known_old = if exchanged {
             replaced.is_some()
         } else {
-            flags & WHITEOUT == 0
+            was_dir && flags & WHITEOUT == 0
         };
         let (old_guard, new_guard) = (&mut guards.0, guards.1.as_mut());
         match new_guard {
