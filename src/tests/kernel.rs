@@ -32,6 +32,7 @@ pub(super) struct Open {
     pub(super) known: Known,
     /// The object itself, so that its number is not reused and its contents can be compared.
     pub(super) node: Node,
+    pub(super) writable: bool,
 }
 
 pub(super) struct Kernel {
@@ -46,6 +47,8 @@ pub(super) struct Kernel {
     pub(super) files: Vec<Open>,
     /// What is older cannot be in the caches.
     last_drop: Millis,
+    /// When something last came from behind; 0 if never.
+    pub(super) edited_at: Millis,
 }
 
 impl Kernel {
@@ -67,6 +70,7 @@ impl Kernel {
             identities: BTreeMap::new(),
             files: Vec::new(),
             last_drop: 0,
+            edited_at: 0,
         }
     }
 
@@ -81,6 +85,12 @@ impl Kernel {
     }
 
     /// To be called after every change from behind.
+    pub(super) fn edited(&mut self) {
+        self.look();
+        self.edited_at = self.now();
+    }
+
+    /// To be called after every change.
     pub(super) fn look(&mut self) {
         let open: Vec<Node> = self.files.iter().map(|open| open.node.clone()).collect();
         self.truth.record(&self.source, &open, self.clock.now());
@@ -120,7 +130,7 @@ impl Kernel {
     }
 
     /// Since when any name of a listing must have been true.
-    fn window(&self) -> Millis {
+    pub(super) fn window(&self) -> Millis {
         let options = self.fs.options();
         match options.coherence {
             Coherence::Strict => self.now(),
@@ -167,7 +177,7 @@ impl Kernel {
     }
 
     /// A reply that carries a nodeid: a reference, to be counted and held against the truth.
-    fn took_entry(&mut self, dir: Known, name: &[u8], entry: &Entry) -> Known {
+    pub(super) fn took_entry(&mut self, dir: Known, name: &[u8], entry: &Entry) -> Known {
         *self.counts.entry(entry.nodeid).or_default() += 1;
         let options = self.fs.options();
         let (ttl, attr_ttl) = (options.ttl, options.attr_ttl);
@@ -212,7 +222,7 @@ impl Kernel {
         self.retry(|kernel| kernel.walk_once(path))
     }
 
-    fn walk_once(&mut self, path: &[u8]) -> Result<Option<Known>> {
+    pub(super) fn walk_once(&mut self, path: &[u8]) -> Result<Option<Known>> {
         let mut known = self.root();
         for name in path
             .split(|byte| *byte == b'/')
@@ -229,7 +239,7 @@ impl Kernel {
         Ok(Some(known))
     }
 
-    fn retry<R>(&mut self, mut f: impl FnMut(&mut Self) -> Result<R>) -> Result<R> {
+    pub(super) fn retry<R>(&mut self, mut f: impl FnMut(&mut Self) -> Result<R>) -> Result<R> {
         match f(self) {
             Err(Errno::STALE) => f(self),
             other => other,
@@ -269,8 +279,13 @@ impl Kernel {
         })
     }
 
-    /// open(2) for reading; whether there was something.
-    pub(super) fn open(&mut self, path: &[u8]) -> Result<bool> {
+    /// open(2); whether there was a file.
+    pub(super) fn open(&mut self, path: &[u8], writable: bool) -> Result<bool> {
+        let flags = if writable {
+            libc::O_RDWR
+        } else {
+            libc::O_RDONLY
+        };
         let opened = self.retry(|kernel| {
             let Some(known) = kernel.walk_once(path)? else {
                 return Ok(None);
@@ -278,7 +293,7 @@ impl Kernel {
             if known.kind != Kind::Regular {
                 return Ok(None);
             }
-            let opened = kernel.fs.open(known.nodeid, libc::O_RDONLY as u32)?;
+            let opened = kernel.fs.open(known.nodeid, flags as u32)?;
             Ok(Some((opened.id, known)))
         })?;
         let Some((id, known)) = opened else {
@@ -286,7 +301,12 @@ impl Kernel {
         };
         // It may have lost its name already, but the mount must have opened that very object.
         let node = self.fs.with_file(id, |file| file.node().clone()).unwrap();
-        self.files.push(Open { id, known, node });
+        self.files.push(Open {
+            id,
+            known,
+            node,
+            writable,
+        });
         self.look();
         Ok(true)
     }

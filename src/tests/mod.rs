@@ -3,5 +3,7 @@
 mod floors;
 mod kernel;
 mod model;
+mod own;
 mod plan;
+mod syscalls;
 mod truth;

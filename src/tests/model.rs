@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use proptest::test_runner::Config;
 
 use super::kernel::{Kernel, Known, lossy, options};
-use super::plan::{MOUNTED, NAMES, Plain, Step, step};
+use super::plan::{MOUNTED, NAMES, Plain, Step, step, step_or_own};
 use super::truth::join;
 use crate::error::{Errno, Result};
 use crate::fs::{Coherence, Options};
@@ -17,9 +17,9 @@ use crate::source::Kind;
 use crate::source::fake::{Births, Cookies, FakeSource, FsConfig, Node};
 
 /// A mount, its kernel, and the plain tree beside it.
-struct Model {
-    kernel: Kernel,
-    plain: Plain,
+pub(super) struct Model {
+    pub(super) kernel: Kernel,
+    pub(super) plain: Plain,
     /// Makes contents differ.
     made: usize,
     /// The steps in words, shown on failure where `MODEL_TRACE` is set.
@@ -49,7 +49,7 @@ impl Model {
         }
     }
 
-    fn contents(&mut self) -> Vec<u8> {
+    pub(super) fn contents(&mut self) -> Vec<u8> {
         self.made += 1;
         format!("number {}", self.made).into_bytes()
     }
@@ -57,11 +57,11 @@ impl Model {
     /// Whether the source allows a change exactly when the plain tree does.
     fn agreed<R>(&mut self, allowed: bool, done: Result<R>, what: String) {
         assert_eq!(allowed, done.is_ok(), "{what}: {:?}", done.err());
-        self.kernel.look();
+        self.kernel.edited();
         self.trace(|| format!("{what}: {}", if allowed { "done" } else { "refused" }));
     }
 
-    fn trace(&mut self, line: impl FnOnce() -> String) {
+    pub(super) fn trace(&mut self, line: impl FnOnce() -> String) {
         let line = format!("{:>5} {}", self.kernel.now(), line());
         self.trace.push(line);
     }
@@ -237,11 +237,12 @@ impl Model {
                 self.trace(|| format!("list {} {chunk} {plus}", lossy(&path)));
                 self.kernel.list_path(&path, chunk, plus).unwrap();
             }
-            Step::Open(of) => {
+            Step::Open(of, writable) => {
                 let path = path(of);
-                self.trace(|| format!("open {}", lossy(&path)));
-                self.kernel.open(&path).unwrap();
+                self.trace(|| format!("open {} {writable}", lossy(&path)));
+                self.kernel.open(&path, writable).unwrap();
             }
+            Step::Own(ref step) => self.own(step),
             _ => self.tend(step),
         }
     }
@@ -347,7 +348,7 @@ impl Model {
                     "size of {}",
                     lossy(path)
                 );
-                assert!(self.kernel.open(path).unwrap());
+                assert!(self.kernel.open(path, false).unwrap());
                 let last = self.kernel.files.len() - 1;
                 assert!(
                     self.kernel.read(last).unwrap() == thing.contents,
@@ -405,6 +406,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step(), 1..60)
 }
 
+fn own_steps() -> impl Strategy<Value = Vec<Step>> {
+    prop::collection::vec(step_or_own(), 1..60)
+}
+
 fn cases() -> Config {
     let cases = std::env::var("PROPTEST_CASES")
         .ok()
@@ -427,6 +432,16 @@ proptest! {
 
     #[test]
     fn model_ttl(config in config(), steps in steps()) {
+        run(config, options(Coherence::Ttl), false, &steps);
+    }
+
+    #[test]
+    fn model_own_strict(config in config(), steps in own_steps()) {
+        run(config, options(Coherence::Strict), true, &steps);
+    }
+
+    #[test]
+    fn model_own_ttl(config in config(), steps in own_steps()) {
         run(config, options(Coherence::Ttl), false, &steps);
     }
 

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
+use super::own::{Own, own};
 use super::truth::{is_below, join, split};
 use crate::source::Kind;
 
@@ -44,7 +45,7 @@ pub(super) enum Step {
     Readlink(usize),
     GetXattr(usize),
     List(usize, usize, bool),
-    Open(usize),
+    Open(usize, bool),
     Fstat(usize),
     Release(usize),
     // What the kernel does by itself.
@@ -54,6 +55,8 @@ pub(super) enum Step {
     Shrink(usize),
     DropCaches,
     Advance(u64),
+    // A change through the mount.
+    Own(Own),
 }
 
 /// A step, changes and questions in balance.
@@ -84,7 +87,7 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
         1 => n().prop_map(Readlink),
         1 => n().prop_map(GetXattr),
         6 => (n(), prop_oneof![1..9_usize, Just(64)], any::<bool>()).prop_map(|(dir, chunk, plus)| List(dir, chunk, plus)),
-        2 => n().prop_map(Open),
+        2 => (n(), any::<bool>()).prop_map(|(of, writable)| Open(of, writable)),
         2 => n().prop_map(Fstat),
         1 => n().prop_map(Release),
         3 => (n(), any::<bool>()).prop_map(|(of, all)| Forget(of, all)),
@@ -93,6 +96,11 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
         1 => Just(DropCaches),
         4 => prop_oneof![1..40_u64, 200..600_u64, 900..1100_u64].prop_map(Advance),
     ]
+}
+
+/// A step, or a change through the mount.
+pub(super) fn step_or_own() -> impl Strategy<Value = Step> {
+    prop_oneof![2 => step(), 1 => own().prop_map(Step::Own)]
 }
 
 /// What an object of the plain tree is.
@@ -240,8 +248,9 @@ impl Plain {
         if self.names.contains_key(path) {
             return false;
         }
+        let above = self.get(split(path).0).map_or(0, |dir| dir.perm);
         let perm = match kind {
-            Kind::Directory => 0o755,
+            Kind::Directory => 0o755 | above & 0o2000,
             Kind::Symlink => 0o777,
             _ => 0o644,
         };
@@ -344,6 +353,16 @@ impl Plain {
                 .insert([one, &path[other.len()..]].concat(), thing);
         }
         true
+    }
+
+    /// With renameat2(2)'s flags.
+    pub(super) fn rename_with(&mut self, from: &[u8], to: &[u8], flags: u32) -> bool {
+        let there = self.names.contains_key(to);
+        match flags {
+            libc::RENAME_NOREPLACE if there => false,
+            libc::RENAME_EXCHANGE => there && self.exchange(from, to),
+            _ => self.rename(from, to),
+        }
     }
 
     pub(super) fn replace(&mut self, path: &[u8], contents: &[u8]) -> bool {
