@@ -6,8 +6,10 @@
 //! then. In `strict` that moment is now; in `frozen` it is the last drop.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::change::Change;
 use super::truth::Truth;
 use crate::clock::{Clock, Millis};
 use crate::dcache::{NodeId, ROOT};
@@ -15,8 +17,9 @@ use crate::error::{Errno, Result};
 use crate::fs::{Coherence, Entry, FileId, Fs, Lookup, Options};
 use crate::namei::FOREVER;
 use crate::notice::Notice;
-use crate::source::fake::{FakeSource, Node};
+use crate::source::fake::{FakeSource, Node, Point};
 use crate::source::{Attr, Kind, SourceId, Time};
+use crate::sync::Mutex;
 
 /// An object as the kernel knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +52,19 @@ pub(super) struct Kernel {
     last_drop: Millis,
     /// When something last came from behind; 0 if never.
     pub(super) edited_at: Millis,
+    /// When the present step began: what it was told may have been read since then.
+    began: Millis,
+    armed: Option<Armed>,
+    /// Faults that had struck before one was armed, and its errno.
+    fault: Option<(u64, Errno)>,
+}
+
+/// A change that is to come in the middle of a call.
+struct Armed {
+    change: Change,
+    /// When it came, and what the source said to it.
+    came: Arc<Mutex<Option<(Millis, Result<()>)>>>,
+    noted: bool,
 }
 
 impl Kernel {
@@ -71,6 +87,9 @@ impl Kernel {
             files: Vec::new(),
             last_drop: 0,
             edited_at: 0,
+            began: 0,
+            armed: None,
+            fault: None,
         }
     }
 
@@ -96,14 +115,97 @@ impl Kernel {
         self.truth.record(&self.source, &open, self.clock.now());
     }
 
+    /// A step begins.
+    pub(super) fn begin(&mut self) {
+        self.began = self.now();
+    }
+
+    /// The call after `passes` others will be disturbed by a change, before it reads the
+    /// source or after. The clocks move, so that before and after are two times.
+    pub(super) fn arm(&mut self, passes: u64, before: bool, change: Change) {
+        let came = Arc::new(Mutex::new(None));
+        let (source, clock) = (self.source.clone(), self.clock.clone());
+        let (todo, note) = (change.clone(), came.clone());
+        let point = if before { Point::Before } else { Point::Read };
+        self.source.pause(None, point, passes, move || {
+            let tick = Duration::from_millis(1);
+            clock.advance(tick);
+            source.clock().advance(tick);
+            *note.lock() = Some((clock.now(), todo.to_source(&source)));
+            clock.advance(tick);
+            source.clock().advance(tick);
+        });
+        self.armed = Some(Armed {
+            change,
+            came,
+            noted: false,
+        });
+    }
+
+    /// Takes notice of the change as soon as it has come.
+    pub(super) fn note(&mut self) {
+        let Some(armed) = &mut self.armed else { return };
+        let came = armed.came.lock().as_ref().map(|(at, _)| *at);
+        if let (Some(at), false) = (came, armed.noted) {
+            armed.noted = true;
+            self.edited_at = at;
+            let open: Vec<Node> = self.files.iter().map(|open| open.node.clone()).collect();
+            self.truth.record(&self.source, &open, at);
+        }
+    }
+
+    /// The change, if it came, and what the source said to it.
+    pub(super) fn disarm(&mut self) -> Option<(Change, Result<()>)> {
+        self.note();
+        self.source.clear_pauses();
+        let armed = self.armed.take()?;
+        let came = armed.came.lock().take();
+        came.map(|(_, done)| (armed.change, done))
+    }
+
+    /// The call after `passes` others will fail.
+    pub(super) fn arm_fault(&mut self, passes: u64, errno: Errno) {
+        self.fault = Some((self.source.struck(), errno));
+        self.source.fail_any_after(passes, errno);
+    }
+
+    /// Whether the fault that was armed has struck.
+    pub(super) fn failed(&self) -> bool {
+        self.fault
+            .is_some_and(|(before, _)| self.source.struck() != before)
+    }
+
+    /// Takes the fault back; whether it has struck.
+    pub(super) fn heal(&mut self) -> bool {
+        let failed = self.failed();
+        self.source.heal();
+        self.fault = None;
+        failed
+    }
+
+    /// Whether something is to befall the next step.
+    pub(super) fn disturbed(&self) -> bool {
+        self.armed.is_some() || self.fault.is_some()
+    }
+
+    /// An answer must be there, unless the source failed, or a change came in between
+    /// and the kernel would be told ESTALE twice.
+    pub(super) fn expect<R>(&mut self, done: Result<R>) {
+        self.note();
+        let Err(error) = done else { return };
+        let fault = self.fault.filter(|_| self.failed()).map(|(_, errno)| errno);
+        let came = self.armed.as_ref().is_some_and(|armed| armed.noted);
+        let excused = fault == Some(error) || came && error == Errno::STALE;
+        assert!(excused, "{error:?}, without a reason");
+    }
+
     /// Past every timeout.
     pub(super) fn settle(&mut self) {
         let options = self.fs.options();
         match options.coherence {
             Coherence::Strict => {}
             Coherence::Frozen => self.drop_caches(),
-            // Nobody tells of changes in the fake.
-            Coherence::Auto | Coherence::Watch | Coherence::Ttl => {
+            Coherence::Ttl | Coherence::Watch | Coherence::Auto => {
                 let longest = options.ttl.max(options.negative_ttl).max(options.attr_ttl);
                 self.advance(longest.as_millis() as u64 + 1);
             }
@@ -124,7 +226,7 @@ impl Kernel {
     fn proved(&self, left: Duration, ttl: Duration) -> Millis {
         match self.fs.options().coherence {
             Coherence::Frozen => self.last_drop,
-            _ if left.is_zero() => self.now(),
+            _ if left.is_zero() => self.began,
             _ => (self.now() + left.as_millis() as u64).saturating_sub(ttl.as_millis() as u64),
         }
     }
@@ -133,10 +235,10 @@ impl Kernel {
     pub(super) fn window(&self) -> Millis {
         let options = self.fs.options();
         match options.coherence {
-            Coherence::Strict => self.now(),
+            Coherence::Strict => self.began,
             Coherence::Frozen => self.last_drop,
-            Coherence::Auto | Coherence::Watch | Coherence::Ttl => {
-                self.now().saturating_sub(options.ttl.as_millis() as u64)
+            Coherence::Ttl | Coherence::Watch | Coherence::Auto => {
+                self.began.saturating_sub(options.ttl.as_millis() as u64)
             }
         }
     }
@@ -161,7 +263,9 @@ impl Kernel {
 
     /// LOOKUP; `None` if the name is absent.
     pub(super) fn lookup(&mut self, dir: Known, name: &[u8]) -> Result<Option<Known>> {
-        let answer = self.fs.lookup(dir.nodeid, name)?;
+        let answer = self.fs.lookup(dir.nodeid, name);
+        self.note();
+        let answer = answer?;
         match answer {
             Lookup::Entry(entry) => Ok(Some(self.took_entry(dir, name, &entry))),
             Lookup::Negative(left) => {
@@ -179,6 +283,16 @@ impl Kernel {
     /// A reply that carries a nodeid: a reference, to be counted and held against the truth.
     pub(super) fn took_entry(&mut self, dir: Known, name: &[u8], entry: &Entry) -> Known {
         *self.counts.entry(entry.nodeid).or_default() += 1;
+        self.note();
+        let known = Known {
+            nodeid: entry.nodeid,
+            id: entry.attr.id,
+            kind: entry.attr.kind,
+        };
+        if self.failed() && entry.name_ttl.is_zero() && entry.attr.perm == 0 {
+            // A name that could not be looked at stays listed, with nothing to believe.
+            return known;
+        }
         let options = self.fs.options();
         let (ttl, attr_ttl) = (options.ttl, options.attr_ttl);
         let id = entry.attr.id;
@@ -194,11 +308,7 @@ impl Kernel {
         );
         self.check_attr(&entry.attr, self.proved(entry.attr_ttl, attr_ttl));
         self.check_identity(entry);
-        Known {
-            nodeid: entry.nodeid,
-            id,
-            kind: entry.attr.kind,
-        }
+        known
     }
 
     /// I5, and one number for one object.
@@ -258,7 +368,9 @@ impl Kernel {
 
     /// GETATTR.
     pub(super) fn getattr(&mut self, known: Known, file: Option<FileId>) -> Result<Attr> {
-        let stat = self.fs.getattr(known.nodeid, file)?;
+        let stat = self.fs.getattr(known.nodeid, file);
+        self.note();
+        let stat = stat?;
         assert_eq!(stat.attr.id, known.id, "attributes of another object");
         if file.is_none() {
             self.check_attr(
@@ -425,14 +537,17 @@ impl Kernel {
     }
 
     /// An open file is what it was opened as, whatever became of its names.
-    pub(super) fn check_open(&mut self, n: usize) {
+    pub(super) fn check_open(&mut self, n: usize) -> Result<()> {
         let (id, known) = (self.files[n].id, self.files[n].known);
-        let attr = self.getattr(known, Some(id)).unwrap();
-        let held = self.source.edit().attr_of(&self.files[n].node);
-        // Every name of an object is reached through one mount here.
-        assert_eq!(attr, held, "fstat of an open file");
-        let bytes = self.read(n).unwrap();
-        assert!(bytes == self.source.edit().contents_of(&self.files[n].node).unwrap());
+        let attr = self.getattr(known, Some(id))?;
+        let bytes = self.read(n)?;
+        if self.armed.is_none() {
+            let node = &self.files[n].node;
+            assert_eq!(attr, self.source.edit().attr_of(node), "fstat");
+            let held = self.source.edit().contents_of(node).unwrap();
+            assert!(bytes == held, "contents of an open file");
+        }
+        Ok(())
     }
 
     pub(super) fn shrink(&mut self, count: usize) {
@@ -445,6 +560,7 @@ impl Kernel {
     /// Lists a directory and holds the listing as a whole against the truth.
     pub(super) fn list_checked(&mut self, dir: Known, chunk: usize, plus: bool) -> Result<()> {
         let listed = self.list(dir, chunk, plus)?;
+        self.note();
         let from = self.window();
         let trees: Vec<_> = self
             .truth
@@ -539,7 +655,9 @@ pub(super) fn lossy(name: &[u8]) -> String {
 /// Options for a mode whose timeouts differ, so that none stands for another.
 pub(super) fn options(coherence: Coherence) -> Options {
     let times = match coherence {
-        Coherence::Auto | Coherence::Watch | Coherence::Ttl => [1_000, 300, 500].map(Duration::from_millis),
+        Coherence::Ttl | Coherence::Watch | Coherence::Auto => {
+            [1_000, 300, 500].map(Duration::from_millis)
+        }
         Coherence::Strict => [Duration::ZERO; 3],
         Coherence::Frozen => [FOREVER; 3],
     };

@@ -1,5 +1,6 @@
 //! White-box tests that span floors.
 
+mod change;
 mod floors;
 mod kernel;
 mod model;

@@ -54,20 +54,20 @@ impl Kernel {
         }
     }
 
-    /// Where a place is on the source.
+    /// Where a place is on the source; nowhere, if its directory has no name any more.
     fn path_of(&self, place: &Place) -> Vec<u8> {
         let dir = self.truth.now().find_dir(&place.dir.id);
-        join(
-            dir.expect("the source changed it, so it has a name"),
-            &place.name,
-        )
+        let path = dir.map(|dir| join(dir, &place.name));
+        assert!(path.is_some() || self.disturbed(), "it was changed there");
+        path.unwrap_or_default()
     }
 
     /// After a change at `place`: it is seen at once, unless what was cached before was
     /// out of date already.
     fn made(&mut self, place: &Place, was_current: bool) {
+        self.note();
         self.look();
-        if !was_current {
+        if !was_current || !self.current() || self.disturbed() {
             return;
         }
         let name = &place.name;
@@ -193,7 +193,7 @@ impl Kernel {
                 // The kernel sees to that itself.
                 return Ok((old.to_vec(), old.to_vec()));
             }
-            let paths = (kernel.path_of_place(&from), kernel.path_of_place(&to));
+            let paths = (kernel.path_of_old(&from), kernel.path_of_old(&to));
             let done = kernel.fs.rename(
                 (from.dir.nodeid, &from.name),
                 (to.dir.nodeid, &to.name),
@@ -204,19 +204,17 @@ impl Kernel {
             kernel.look();
             kernel.made(&from, current);
             kernel.made(&to, current);
-            if current && kernel.truth.now().find(&known.id).is_some() {
+            if current && !kernel.disturbed() && kernel.truth.now().find(&known.id).is_some() {
                 kernel.is_current(known);
             }
-            let (Some(from), Some(to)) = paths else {
-                panic!("renamed in a directory without a name");
-            };
-            Ok((from, to))
+            Ok((paths.0, paths.1))
         })
     }
 
-    fn path_of_place(&self, place: &Place) -> Option<Vec<u8>> {
-        let dir = self.truth.now().find_dir(&place.dir.id)?;
-        Some(join(dir, &place.name))
+    /// Where a place is on the source before something is changed.
+    fn path_of_old(&self, place: &Place) -> Vec<u8> {
+        let dir = self.truth.now().find_dir(&place.dir.id);
+        dir.map_or_else(Vec::new, |dir| join(dir, &place.name))
     }
 
     /// chmod(2), truncate(2) and the like; any name of the object.
@@ -226,7 +224,7 @@ impl Kernel {
             let stat = kernel.fs.setattr(known.nodeid, None, change, &CALLER)?;
             kernel.look();
             assert_eq!(stat.attr.id, known.id, "setattr of another object");
-            let held = kernel.truth.now().has(&stat.attr);
+            let held = kernel.truth.now().has(&stat.attr) || kernel.disturbed();
             assert!(held, "the reply to setattr: {:?}", stat.attr);
             kernel.is_current_if_named(known);
             Ok(kernel.truth.now().paths_of(&known.id).first().cloned())
@@ -234,7 +232,7 @@ impl Kernel {
     }
 
     fn is_current_if_named(&mut self, known: Known) {
-        if self.truth.now().find(&known.id).is_some() {
+        if !self.disturbed() && self.truth.now().find(&known.id).is_some() {
             self.is_current(known);
         }
     }
@@ -257,8 +255,9 @@ impl Kernel {
         let how = WriteHow::default();
         let written = self.fs.write(known.nodeid, id, offset, data, how)?;
         assert_eq!(written, data.len());
+        self.note();
         self.look();
-        self.check_open(n);
+        self.check_open(n)?;
         Ok(self.truth.now().paths_of(&known.id).first().cloned())
     }
 }
