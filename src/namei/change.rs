@@ -5,6 +5,7 @@
 //! is under way but a revalidation, whose answer is void by [`DirGuard::change`].
 
 use super::Namei;
+use crate::clock::Asked;
 use crate::dcache::{Added, DirGuard, InodeId, InodeRef, Moment};
 use crate::error::{Errno, Result};
 use crate::name::{Filename, QStr};
@@ -28,9 +29,9 @@ impl<S: Source> Namei<S> {
         node: &S::Node,
         name: &Filename,
         attr: &Attr,
-        moment: Moment,
+        (moment, asked): (Moment, Asked),
     ) -> Result<(InodeRef<'_>, bool)> {
-        let inode = self.iget(attr, node, name, self.clock.now())?;
+        let inode = self.iget(attr, node, name, asked.at)?;
         let dir = self.dir(parent)?;
         let mut guard = dir.lock();
         let quiet = guard.unchanged_since(moment);
