@@ -222,12 +222,12 @@ impl Kernel {
         std::iter::from_fn(|| self.fs.notices().try_pop()).collect()
     }
 
-    /// Since when an answer must have been true.
-    fn proved(&self, left: Duration, ttl: Duration) -> Millis {
+    /// Since when an answer that was given at `at` must have been true.
+    fn proved(&self, at: Millis, left: Duration, ttl: Duration) -> Millis {
         match self.fs.options().coherence {
             Coherence::Frozen => self.last_drop,
             _ if left.is_zero() => self.began,
-            _ => (self.now() + left.as_millis() as u64).saturating_sub(ttl.as_millis() as u64),
+            _ => (at + left.as_millis() as u64).saturating_sub(ttl.as_millis() as u64),
         }
     }
 
@@ -265,11 +265,11 @@ impl Kernel {
     pub(super) fn lookup(&mut self, dir: Known, name: &[u8]) -> Result<Option<Known>> {
         let answer = self.fs.lookup(dir.nodeid, name);
         self.note();
-        let answer = answer?;
+        let (answer, at) = (answer?, self.now());
         match answer {
-            Lookup::Entry(entry) => Ok(Some(self.took_entry(dir, name, &entry))),
+            Lookup::Entry(entry) => Ok(Some(self.took_entry(dir, name, &entry, at))),
             Lookup::Negative(left) => {
-                let from = self.proved(left, self.fs.options().negative_ttl);
+                let from = self.proved(at, left, self.fs.options().negative_ttl);
                 let held = self
                     .truth
                     .since(from)
@@ -281,14 +281,9 @@ impl Kernel {
     }
 
     /// A reply that carries a nodeid: a reference, to be counted and held against the truth.
-    pub(super) fn took_entry(&mut self, dir: Known, name: &[u8], entry: &Entry) -> Known {
-        *self.counts.entry(entry.nodeid).or_default() += 1;
+    fn took_entry(&mut self, dir: Known, name: &[u8], entry: &Entry, at: Millis) -> Known {
+        let known = self.count(entry);
         self.note();
-        let known = Known {
-            nodeid: entry.nodeid,
-            id: entry.attr.id,
-            kind: entry.attr.kind,
-        };
         if self.failed() && entry.name_ttl.is_zero() && entry.attr.perm == 0 {
             // A name that could not be looked at stays listed, with nothing to believe.
             return known;
@@ -296,7 +291,7 @@ impl Kernel {
         let options = self.fs.options();
         let (ttl, attr_ttl) = (options.ttl, options.attr_ttl);
         let id = entry.attr.id;
-        let from = self.proved(entry.name_ttl, ttl);
+        let from = self.proved(at, entry.name_ttl, ttl);
         let held = self.truth.since(from).any(|tree| {
             tree.child(&dir.id, name)
                 .is_some_and(|attr| attr.id == id && attr.kind == entry.attr.kind)
@@ -306,9 +301,30 @@ impl Kernel {
             "{} was not {entry:?} at any time since {from}",
             lossy(name)
         );
-        self.check_attr(&entry.attr, self.proved(entry.attr_ttl, attr_ttl));
+        let from = self.proved(at, entry.attr_ttl, attr_ttl);
+        self.check_attr(&entry.attr, from);
         self.check_identity(entry);
         known
+    }
+
+    /// A reference of ours.
+    fn count(&mut self, entry: &Entry) -> Known {
+        *self.counts.entry(entry.nodeid).or_default() += 1;
+        Known {
+            nodeid: entry.nodeid,
+            id: entry.attr.id,
+            kind: entry.attr.kind,
+        }
+    }
+
+    /// The reply to a change of our own; held against the truth, unless it may be
+    /// undone from behind already.
+    pub(super) fn took_made(&mut self, dir: Known, name: &[u8], entry: &Entry) {
+        if self.disturbed() {
+            self.count(entry);
+        } else {
+            self.took_entry(dir, name, entry, self.now());
+        }
     }
 
     /// I5, and one number for one object.
@@ -370,12 +386,12 @@ impl Kernel {
     pub(super) fn getattr(&mut self, known: Known, file: Option<FileId>) -> Result<Attr> {
         let stat = self.fs.getattr(known.nodeid, file);
         self.note();
-        let stat = stat?;
+        let (stat, at) = (stat?, self.now());
         assert_eq!(stat.attr.id, known.id, "attributes of another object");
         if file.is_none() {
             self.check_attr(
                 &stat.attr,
-                self.proved(stat.ttl, self.fs.options().attr_ttl),
+                self.proved(at, stat.ttl, self.fs.options().attr_ttl),
             );
         }
         Ok(stat.attr)
@@ -486,7 +502,7 @@ impl Kernel {
         plus: bool,
     ) -> Result<Option<(u64, Vec<(Vec<u8>, Kind, Option<Known>)>)>> {
         let mut taken = Vec::new();
-        self.fs.readdir(dir.nodeid, cookie, plus, &mut |entry| {
+        let done = self.fs.readdir(dir.nodeid, cookie, plus, &mut |entry| {
             if taken.len() == chunk {
                 return false;
             }
@@ -496,16 +512,18 @@ impl Kernel {
                 entry.name.to_vec(),
                 entry.kind,
                 entry.entry,
+                self.clock.now(),
             ));
             true
-        })?;
+        });
         let Some(&(last, ..)) = taken.last() else {
-            return Ok(None);
+            return done.map(|()| None);
         };
+        // What was listed before an error is good; the next request meets it again.
         let mut entries = Vec::new();
-        for (_, ino, name, kind, entry) in taken {
+        for (_, ino, name, kind, entry, at) in taken {
             assert_ne!(ino, 0, "the C library drops {}", lossy(&name));
-            let known = entry.map(|entry| self.took_entry(dir, &name, &entry));
+            let known = entry.map(|entry| self.took_entry(dir, &name, &entry, at));
             entries.push((name, kind, known));
         }
         Ok(Some((last, entries)))
@@ -569,17 +587,18 @@ impl Kernel {
             .collect();
         let whole = |tree: &BTreeMap<&[u8], &Attr>| {
             let is = |(name, (kind, _)): (&Vec<u8>, &(Kind, _))| {
-                tree.get(name.as_slice())
-                    .is_some_and(|attr| attr.kind == *kind)
+                let there = tree.get(name.as_slice());
+                there.is_some_and(|attr| attr.kind == *kind || self.failed())
             };
             tree.len() == listed.len() && listed.iter().all(is)
         };
         let by_name = |name: &[u8]| {
             let there = |tree: &BTreeMap<&[u8], &Attr>| tree.contains_key(name);
             match listed.get(name) {
-                Some((kind, _)) => trees
-                    .iter()
-                    .any(|t| t.get(name).is_some_and(|a| a.kind == *kind)),
+                Some((kind, _)) => trees.iter().any(|t| {
+                    t.get(name)
+                        .is_some_and(|a| a.kind == *kind || self.failed())
+                }),
                 None => !trees.iter().all(there),
             }
         };

@@ -159,6 +159,7 @@ impl Model {
         done: Result<R>,
         plain: impl FnOnce(&mut super::plan::Plain, Option<R>) -> bool,
     ) {
+        self.kernel.note();
         match done {
             // Where a change came in between, the plain tree is read anew afterwards.
             Ok(_) if self.kernel.disturbed() => {}
@@ -178,6 +179,7 @@ impl Model {
         done: Result<Option<Vec<u8>>>,
         change: impl FnOnce(&mut super::plan::Thing),
     ) {
+        self.kernel.note();
         match done {
             Ok(_) if self.kernel.disturbed() => {}
             Ok(Some(path)) => {

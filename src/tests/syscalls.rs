@@ -127,7 +127,7 @@ impl Kernel {
                 _ => fs.mknod(dir.nodeid, &name, kind.mode_bits() | 0o666, 7, &CALLER)?,
             };
             kernel.look();
-            kernel.took_entry(dir, &name, &entry);
+            kernel.took_made(dir, &name, &entry);
             kernel.made(&place, current);
             Ok(kernel.path_of(&place))
         })
@@ -147,7 +147,7 @@ impl Kernel {
                 .fs
                 .link(known.nodeid, to.dir.nodeid, &to.name, &CALLER)?;
             kernel.look();
-            kernel.took_entry(to.dir, &to.name, &entry);
+            kernel.took_made(to.dir, &to.name, &entry);
             kernel.made(&to, current);
             drop(from);
             let old = was
