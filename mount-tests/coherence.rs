@@ -108,6 +108,28 @@ fn frozen_shows_changes_after_a_drop() {
     mounted.unmount();
 }
 
+/// In `watch` a change below shows when its event was followed, of every kind, however
+/// long the ttl.
+#[test]
+fn watch_shows_changes_when_told() {
+    need!(Root);
+    let mounted = Setup::mode("watch").arg("--ttl=1h").mount();
+    all_cases(&mounted, &|| (), Duration::from_secs(5));
+    mounted.unmount();
+}
+
+/// The same without FUSE passthrough, where the kernel keeps pages of its own.
+#[test]
+fn watch_without_passthrough() {
+    need!();
+    let mounted = Setup::mode("watch")
+        .arg("--ttl=1h")
+        .arg("--passthrough=off")
+        .mount();
+    all_cases(&mounted, &|| (), Duration::from_secs(5));
+    mounted.unmount();
+}
+
 /// The cases themselves: on a bind mount, which shows everything at once, each
 /// passes; on a copy made before the edit, which shows nothing, each fails.
 #[test]

@@ -29,3 +29,4 @@ mod readdir;
 mod requests;
 mod resources;
 mod slabinfo;
+mod watch;

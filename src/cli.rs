@@ -65,6 +65,8 @@ pub enum Command {
     Umount(UmountArgs),
     /// Show what a mirror has done: requests, hits, source calls, slab caches
     Stat(StatArgs),
+    /// Look everything up anew, or PATH and what is beneath it
+    Drop(DropArgs),
     /// Walk PATH below SOURCE and print each component, its inode, hit or miss
     Resolve(ResolveArgs),
     /// Compare find on SOURCE with find through a mirror of it
@@ -72,6 +74,15 @@ pub enum Command {
     /// Print the manual page
     #[command(hide = true)]
     Man,
+}
+
+/// `nameifs drop` as typed.
+#[derive(Args, Debug)]
+pub struct DropArgs {
+    /// The mirror
+    pub mountpoint: PathBuf,
+    /// Path below it [default: everything]
+    pub path: Option<PathBuf>,
 }
 
 /// `nameifs mount` as typed.

@@ -60,7 +60,10 @@ impl Clock {
 
     /// To be called before the source is asked.
     pub fn asked(&self) -> Asked {
-        Asked { at: self.now(), wall: self.wall() }
+        Asked {
+            at: self.now(),
+            wall: self.wall(),
+        }
     }
 
     /// Moves a manual clock; the real one moves by itself.

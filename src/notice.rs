@@ -66,6 +66,8 @@ pub struct Notices {
 #[derive(Debug, Default)]
 struct Queue {
     notices: VecDeque<Notice>,
+    /// Taken, and not yet carried out.
+    under_way: usize,
     closed: bool,
 }
 
@@ -100,18 +102,29 @@ impl Notices {
         self.ready.notify_one();
     }
 
-    /// Takes the oldest notice; waits for one. `None` once closed.
-    pub fn pop(&self) -> Option<Notice> {
+    /// Takes notices, the oldest first, and hands them to `f`, until closed.
+    pub fn serve(&self, mut f: impl FnMut(Notice)) {
         let mut queue = self.queue.lock();
         loop {
             if queue.closed {
-                return None;
+                return;
             }
-            if let Some(notice) = queue.notices.pop_front() {
-                return Some(notice);
-            }
-            self.ready.wait(&mut queue);
+            let Some(notice) = queue.notices.pop_front() else {
+                self.ready.wait(&mut queue);
+                continue;
+            };
+            queue.under_way += 1;
+            drop(queue);
+            f(notice);
+            queue = self.queue.lock();
+            queue.under_way -= 1;
         }
+    }
+
+    /// Notices that the kernel was not told of yet.
+    pub fn pending(&self) -> usize {
+        let queue = self.queue.lock();
+        queue.notices.len() + queue.under_way
     }
 
     /// Takes the oldest notice if there is one.
@@ -138,7 +151,14 @@ mod tests {
         }
         assert_eq!(notices.try_pop(), Some(Notice::Everything));
         assert_eq!(notices.try_pop(), None);
-        notices.close();
-        assert_eq!(notices.pop(), None);
+        notices.push(Notice::Everything);
+        assert_eq!(notices.pending(), 1);
+        let mut served = Vec::new();
+        notices.serve(|notice| {
+            served.push(notice);
+            assert_eq!(notices.pending(), 1);
+            notices.close();
+        });
+        assert_eq!((served.len(), notices.pending()), (1, 0));
     }
 }

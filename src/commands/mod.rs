@@ -3,6 +3,7 @@
 mod check;
 mod daemon;
 mod demo;
+mod drop;
 mod log;
 mod man;
 mod mount;
@@ -21,6 +22,7 @@ pub fn run(cli: Cli) -> Outcome {
     match cli.command {
         Command::Mount(args) => mount::run(*args),
         Command::Umount(args) => umount::run(&args),
+        Command::Drop(args) => drop::run(&args),
         Command::Stat(args) => stat::run(&args),
         Command::Resolve(args) => resolve::run(&args),
         Command::Demo(args) => demo::run(&args),

@@ -166,23 +166,49 @@ impl Dcache {
         self.inodes.shrink();
     }
 
-    /// Cached names at some moment during the call, each handed to `f` with the
-    /// nodeid of its parent, without any lock held.
-    pub fn for_each_name(&self, mut f: impl FnMut(super::NodeId, QStr<'_>)) {
-        let mut names: Vec<(InodeId, Vec<u8>)> = Vec::new();
+    /// Cached names at some moment during the call, each handed to `f` with the nodeid of
+    /// its parent and whether it is a directory, without any lock held.
+    pub fn for_each_name(&self, mut f: impl FnMut(super::NodeId, QStr<'_>, bool)) {
+        let mut names: Vec<(InodeId, Box<[u8]>, Option<InodeId>)> = Vec::new();
         for slab in 0..self.dentries.slab_count() {
             self.dentries.scan_slab(slab, |_, d| {
                 let mut name = [0; DNAME_256];
                 let len = self.copy_name(&d.name, &mut name);
-                names.push((d.parent, name[..len].to_vec()));
+                names.push((d.parent, name[..len].into(), d.inode));
             });
-            for (parent, name) in names.drain(..) {
+            for (parent, name, inode) in names.drain(..) {
                 let nodeid = self.inodes.with(parent, |i| i.nodeid());
+                let dir = inode.and_then(|inode| self.inodes.with(inode, |i| i.dir().is_some()));
                 if let (Some(nodeid), Ok(name)) = (nodeid, QStr::new(&name)) {
-                    f(nodeid, name);
+                    f(nodeid, name, dir == Some(true));
                 }
             }
         }
+    }
+
+    /// Cached names below a directory, however deep, at some moment during the call:
+    /// parent, name and what it is. A walk over all dentries.
+    pub fn names_below(&self, top: InodeId) -> Vec<(InodeId, Box<[u8]>, Option<InodeId>)> {
+        let mut below: std::collections::HashMap<InodeId, Vec<(Box<[u8]>, Option<InodeId>)>> =
+            std::collections::HashMap::new();
+        for slab in 0..self.dentries.slab_count() {
+            self.dentries.scan_slab(slab, |_, d| {
+                let mut name = [0; DNAME_256];
+                let len = self.copy_name(&d.name, &mut name);
+                below
+                    .entry(d.parent)
+                    .or_default()
+                    .push((name[..len].into(), d.inode));
+            });
+        }
+        let (mut found, mut todo) = (Vec::new(), vec![top]);
+        while let Some(parent) = todo.pop() {
+            for (name, inode) in below.remove(&parent).unwrap_or_default() {
+                todo.extend(inode);
+                found.push((parent, name, inode));
+            }
+        }
+        found
     }
 
     /// The end of the mount: nothing refers to anything any more. What is then

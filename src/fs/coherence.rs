@@ -24,7 +24,9 @@ struct Moved {
 impl<S: Source> Fs<S> {
     /// Follows events until the mount ends. To be run by a thread of its own.
     pub fn follow(&self) {
-        let Some(watches) = self.namei.watches() else { return };
+        let Some(watches) = self.namei.watches() else {
+            return;
+        };
         loop {
             match watches.watcher().next() {
                 Ok(Some(events)) => self.follow_events(watches, events),
@@ -54,12 +56,18 @@ impl<S: Source> Fs<S> {
     }
 
     fn follow_events(&self, watches: &Watches<S::Node>, events: Vec<Event>) {
-        watches.events.fetch_add(events.len() as u64, Ordering::Relaxed);
+        watches
+            .events
+            .fetch_add(events.len() as u64, Ordering::Relaxed);
         let mut moved: Option<Moved> = None;
         for event in events {
             // The two halves of a rename stand next to each other.
             if let Some(from) = moved.take() {
-                if let Event::Name { watch, name, change: Change::MovedTo(cookie) } = &event
+                if let Event::Name {
+                    watch,
+                    name,
+                    change: Change::MovedTo(cookie),
+                } = &event
                     && *cookie == from.cookie
                 {
                     self.follow_rename(watches, &from, *watch, name);
@@ -68,11 +76,21 @@ impl<S: Source> Fs<S> {
                 self.follow_name(watches, from.watch, &from.name, Own::MovedFrom);
             }
             match event {
-                Event::Name { watch, name, change } => match change {
+                Event::Name {
+                    watch,
+                    name,
+                    change,
+                } => match change {
                     Change::Created => self.follow_name(watches, watch, &name, Own::Created),
                     Change::Deleted => self.follow_name(watches, watch, &name, Own::Deleted),
                     Change::MovedTo(_) => self.follow_name(watches, watch, &name, Own::MovedTo),
-                    Change::MovedFrom(cookie) => moved = Some(Moved { watch, name, cookie }),
+                    Change::MovedFrom(cookie) => {
+                        moved = Some(Moved {
+                            watch,
+                            name,
+                            cookie,
+                        })
+                    }
                     Change::Attributes => self.follow_attr(watches, watch, &name, false),
                     Change::Contents => self.follow_attr(watches, watch, &name, true),
                 },
@@ -114,13 +132,22 @@ impl<S: Source> Fs<S> {
                 guard.change();
             }
             self.namei.changed(inode);
-            let Some(parent) = self.nodeid(inode) else { continue };
+            let Some(parent) = self.nodeid(inode) else {
+                continue;
+            };
             match child.and_then(|child| self.nodeid(child)) {
                 Some(nodeid) if how == Own::Deleted => {
                     let name = name.into();
-                    self.notices().push(Notice::Removed { parent, child: nodeid, name });
+                    self.notices().push(Notice::Removed {
+                        parent,
+                        child: nodeid,
+                        name,
+                    });
                 }
-                _ => self.notices().push(Notice::Entry { parent, name: name.into() }),
+                _ => self.notices().push(Notice::Entry {
+                    parent,
+                    name: name.into(),
+                }),
             }
             self.notices().push(Notice::Inode { nodeid: parent });
             if let Some(child) = child {
@@ -151,15 +178,26 @@ impl<S: Source> Fs<S> {
         if own_from && own_to {
             return;
         }
-        let (Ok(old), Ok(new)) = (QStr::new(&from.name), QStr::new(to_name)) else { return };
+        let (Ok(old), Ok(new)) = (QStr::new(&from.name), QStr::new(to_name)) else {
+            return;
+        };
         let moved = self.namei.dcache.peek(*old_dir, old);
         let replaced = self.namei.dcache.peek(*new_dir, new);
-        if self.namei.renamed((*old_dir, old), (*new_dir, new), 0).is_err() {
+        if self
+            .namei
+            .renamed((*old_dir, old), (*new_dir, new), 0)
+            .is_err()
+        {
             return;
         }
         for (dir, name) in [(*old_dir, &from.name[..]), (*new_dir, to_name)] {
-            let Some(parent) = self.nodeid(dir) else { continue };
-            self.notices().push(Notice::Entry { parent, name: name.into() });
+            let Some(parent) = self.nodeid(dir) else {
+                continue;
+            };
+            self.notices().push(Notice::Entry {
+                parent,
+                name: name.into(),
+            });
             self.notices().push(Notice::Inode { nodeid: parent });
         }
         for inode in [moved, replaced].into_iter().flatten() {
@@ -190,7 +228,11 @@ impl<S: Source> Fs<S> {
 
     fn tell_attr(&self, parent: InodeId, inode: InodeId, data: bool) {
         if let (Some(parent), Some(nodeid)) = (self.nodeid(parent), self.nodeid(inode)) {
-            self.notices().push(Notice::Attr { parent, nodeid, data });
+            self.notices().push(Notice::Attr {
+                parent,
+                nodeid,
+                data,
+            });
         }
     }
 
@@ -200,10 +242,15 @@ impl<S: Source> Fs<S> {
 
     /// Everything below a directory is looked up anew, in the kernel too.
     fn forget_below(&self, inode: InodeId) {
-        let Some(parent) = self.nodeid(inode) else { return };
-        self.namei.dcache.for_each_name(|nodeid, name| {
+        let Some(parent) = self.nodeid(inode) else {
+            return;
+        };
+        self.namei.dcache.for_each_name(|nodeid, name, _| {
             if nodeid == parent {
-                self.notices().push(Notice::Entry { parent, name: name.as_bytes().into() });
+                self.notices().push(Notice::Entry {
+                    parent,
+                    name: name.as_bytes().into(),
+                });
             }
         });
         self.namei.changed(inode);
@@ -219,7 +266,10 @@ impl<S: Source> Fs<S> {
         {
             watches.expect(inode, dir, own, name);
         }
-        Expected { fs: self, of: Some((inode, own, name.into())) }
+        Expected {
+            fs: self,
+            of: Some((inode, own, name.into())),
+        }
     }
 }
 

@@ -28,7 +28,7 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::dcache::{InodeId, NodeId, ROOT};
 use crate::error::{Errno, Result};
-use crate::name::QStr;
+use crate::name::{LastType, QStr, next_component, skip_slashes};
 pub use crate::namei::Coherence;
 use crate::namei::{Found, Limits, Namei, Policy};
 use crate::notice::{Notice, Notices};
@@ -418,6 +418,51 @@ impl<S: Source> Fs<S> {
     pub fn drop_caches(&self) {
         self.namei.drop_caches();
         self.notices().push(Notice::Everything);
+    }
+
+    /// What is cached of `path`, below the root, and of all beneath it is looked up anew
+    /// from now on, in the kernel too. A path that is not cached needs nothing.
+    ///
+    /// # Errors
+    /// EINVAL for `..` in the path, ENAMETOOLONG.
+    pub fn drop_below(&self, path: &[u8]) -> Result<()> {
+        let inodes = &self.namei.dcache.inodes;
+        let mut at = inodes.root();
+        let mut rest = path;
+        while let Some((last, after)) = next_component(rest)? {
+            rest = after;
+            let name = match last {
+                LastType::Dot => continue,
+                LastType::DotDot => return Err(Errno::INVAL),
+                LastType::Norm(name) => name,
+            };
+            let parent = at;
+            let known = self.namei.dcache.peek(parent, name);
+            if skip_slashes(rest).is_empty() {
+                self.namei.forget(parent, name);
+            }
+            match known {
+                Some(inode) => at = inode,
+                None => return Ok(()),
+            }
+        }
+        let mut doubtful = vec![at];
+        for (parent, name, inode) in self.namei.dcache.names_below(at) {
+            if let Some(parent) = inodes.with(parent, |i| i.nodeid()) {
+                self.notices().push(Notice::Entry { parent, name });
+            }
+            doubtful.extend(inode);
+        }
+        for inode in doubtful {
+            if let Ok(dir) = self.namei.dir(inode) {
+                dir.lock().doubt();
+            }
+            self.namei.changed(inode);
+            if let Some(nodeid) = inodes.with(inode, |i| i.nodeid()) {
+                self.notices().push(Notice::Inode { nodeid });
+            }
+        }
+        Ok(())
     }
 
     /// The end of the mount: gives everything back. Returns the caches that still

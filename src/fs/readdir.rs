@@ -163,7 +163,10 @@ impl<S: Source> Fs<S> {
         };
         let asked = self.namei.clock.asked();
         let stamp = match stamped {
-            true => Some(self.namei.stamp(inode, &self.namei.source.stat(&node)?, asked)),
+            true => Some(
+                self.namei
+                    .stamp(inode, &self.namei.source.stat(&node)?, asked),
+            ),
             false => None,
         };
         let mut listing = Listing::default();

@@ -79,8 +79,10 @@ impl<S: Source> Fs<S> {
         let c = &dcache.counters;
         let load = |n: &AtomicU64| n.load(Ordering::Relaxed);
         let (dir_fds, dir_fds_limit) = self.namei.node_counts();
-        let (watches, watches_limit) =
-            self.namei.watches().map_or((0, 0), |watches| watches.counts());
+        let (watches, watches_limit) = self
+            .namei
+            .watches()
+            .map_or((0, 0), |watches| watches.counts());
         let watch_count = |of: fn(&Watches<S::Node>) -> &AtomicU64| {
             self.namei.watches().map_or(0, |watches| load(of(watches)))
         };
@@ -129,6 +131,7 @@ impl<S: Source> Fs<S> {
                 "lock_owners_limit": OWNER_LIMIT,
                 "lock_waiters": lock_waiters,
                 "lock_waiters_limit": WAITER_LIMIT,
+                "notices": self.namei.notices.pending(),
                 "notices_limit": self.namei.notices.capacity(),
             },
         })

@@ -300,16 +300,22 @@ impl<S: Source> Fs<S> {
         }
     }
 
-    /// A write to a virtual file.
+    /// A write to a virtual file: `1` to `drop_caches` drops everything, `1 PATH` what is
+    /// cached of that path and beneath it.
     ///
     /// # Errors
-    /// EINVAL for anything but a 1 (names) to `drop_caches`.
+    /// EINVAL for anything else.
     pub(super) fn virt_write(&self, file: &VirtFile, data: &[u8]) -> Result<usize> {
-        let word = data.trim_ascii();
-        if file.node != Node::DropCaches || !matches!(word, b"1" | b"2" | b"3") {
+        if file.node != Node::DropCaches {
             return Err(Errno::INVAL);
         }
-        self.drop_caches();
+        match data.trim_ascii() {
+            b"1" | b"2" | b"3" => self.drop_caches(),
+            _ => {
+                let line = data.strip_suffix(b"\n").unwrap_or(data);
+                self.drop_below(line.strip_prefix(b"1 ").ok_or(Errno::INVAL)?)?;
+            }
+        }
         Ok(data.len())
     }
 }

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use super::{Entry, FileId, Fs, Opened, Stat};
-use crate::dcache::{Dir, InodeId, Moment, NodeId};
 use crate::clock::Asked;
+use crate::dcache::{Dir, InodeId, Moment, NodeId};
 use crate::error::{Errno, Result};
 use crate::name::{Filename, QStr};
 use crate::namei::{Found, Own};
@@ -40,7 +40,10 @@ impl<S: Source> Fs<S> {
     fn made(&self, place: &Place<S::Node>) -> Result<Entry> {
         let dir = self.namei.dir(place.parent)?;
         let moment = (dir.begin(), self.namei.clock.asked());
-        let attr = self.namei.source.stat_at(&place.node, place.name.as_cstr())?;
+        let attr = self
+            .namei
+            .source
+            .stat_at(&place.node, place.name.as_cstr())?;
         self.followed(place, &dir, attr, moment)
     }
 
@@ -52,15 +55,23 @@ impl<S: Source> Fs<S> {
         attr: Attr,
         moment: (Moment, Asked),
     ) -> Result<Entry> {
-        let created =
-            self.namei.created(place.parent, &place.node, &place.name, &attr, moment);
+        let created = self
+            .namei
+            .created(place.parent, &place.node, &place.name, &attr, moment);
         let (inode, quiet) = created?;
         let name_left = self.namei.name_fresh(dir, moment.1);
         let attr_left = match quiet {
-            true => self.namei.attr_fresh(inode.id(), &attr, Some(dir), moment.1),
+            true => self
+                .namei
+                .attr_fresh(inode.id(), &attr, Some(dir), moment.1),
             false => Duration::ZERO,
         };
-        self.into_entry(Found::Positive { inode, attr, name_left, attr_left })
+        self.into_entry(Found::Positive {
+            inode,
+            attr,
+            name_left,
+            attr_left,
+        })
     }
 
     /// MKNOD; `mode` holds the kind.
@@ -90,7 +101,9 @@ impl<S: Source> Fs<S> {
     pub fn mkdir(&self, parent: NodeId, name: &[u8], mode: u32, caller: &Caller) -> Result<Entry> {
         let place = self.place(parent, name)?;
         let event = self.expect(place.parent, Own::Created, name);
-        self.namei.source.mkdir(&place.node, place.name.as_cstr(), mode, caller)?;
+        self.namei
+            .source
+            .mkdir(&place.node, place.name.as_cstr(), mode, caller)?;
         event.done();
         self.made(&place)
     }
@@ -130,7 +143,9 @@ impl<S: Source> Fs<S> {
         let inode = self.inode(nodeid)?;
         let event = self.expect(place.parent, Own::Created, name);
         self.with_handle(inode, None, |of| {
-            self.namei.source.link(of, &place.node, place.name.as_cstr(), caller)
+            self.namei
+                .source
+                .link(of, &place.node, place.name.as_cstr(), caller)
         })?;
         event.done();
         self.namei.changed(inode);
@@ -151,11 +166,13 @@ impl<S: Source> Fs<S> {
         caller: &Caller,
     ) -> Result<(Entry, Opened)> {
         let place = self.place(parent, name)?;
-        let file = self.create_file(&place, name, flags, mode, caller).map_err(|e| match e {
-            // A symlink has come in between: the kernel has to look again.
-            Errno::LOOP => Errno::STALE,
-            other => other,
-        })?;
+        let file = self
+            .create_file(&place, name, flags, mode, caller)
+            .map_err(|e| match e {
+                // A symlink has come in between: the kernel has to look again.
+                Errno::LOOP => Errno::STALE,
+                other => other,
+            })?;
         let dir = self.namei.dir(place.parent)?;
         let moment = (dir.begin(), self.namei.clock.asked());
         let attr = self.namei.source.stat_file(&file)?;
@@ -164,7 +181,10 @@ impl<S: Source> Fs<S> {
             .inode(entry.nodeid)
             .and_then(|inode| self.opened(inode, file, &attr, flags))
             .inspect_err(|_| self.forget(entry.nodeid, 1))?;
-        if self.inode(entry.nodeid).is_ok_and(|inode| self.is_volatile(inode)) {
+        if self
+            .inode(entry.nodeid)
+            .is_ok_and(|inode| self.is_volatile(inode))
+        {
             entry.attr_ttl = Duration::ZERO;
         }
         Ok((entry, opened))
@@ -207,7 +227,9 @@ impl<S: Source> Fs<S> {
     pub fn unlink(&self, parent: NodeId, name: &[u8], caller: &Caller) -> Result<()> {
         let place = self.place(parent, name)?;
         let event = self.expect(place.parent, Own::Deleted, name);
-        self.namei.source.unlink(&place.node, place.name.as_cstr(), caller)?;
+        self.namei
+            .source
+            .unlink(&place.node, place.name.as_cstr(), caller)?;
         event.done();
         self.namei.removed(place.parent, QStr::new(name)?)
     }
@@ -219,7 +241,9 @@ impl<S: Source> Fs<S> {
     pub fn rmdir(&self, parent: NodeId, name: &[u8], caller: &Caller) -> Result<()> {
         let place = self.place(parent, name)?;
         let event = self.expect(place.parent, Own::Deleted, name);
-        self.namei.source.rmdir(&place.node, place.name.as_cstr(), caller)?;
+        self.namei
+            .source
+            .rmdir(&place.node, place.name.as_cstr(), caller)?;
         event.done();
         self.namei.removed(place.parent, QStr::new(name)?)
     }
@@ -259,7 +283,8 @@ impl<S: Source> Fs<S> {
             from_event.done();
             to_event.done();
         }
-        self.namei.renamed((from.parent, old_q), (to.parent, new_q), flags)
+        self.namei
+            .renamed((from.parent, old_q), (to.parent, new_q), flags)
     }
 
     /// SETATTR, through an open file if `file` is given.

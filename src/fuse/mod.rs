@@ -186,13 +186,19 @@ where
     let mut threads = Vec::with_capacity(NOTIFIERS + 1);
     for n in 0..NOTIFIERS {
         let (fs, notifier) = (fs.clone(), session.notifier());
+        let mountpoint = mountpoint.to_owned();
         let named = std::thread::Builder::new().name(format!("notifier-{n}"));
-        threads.push(named.spawn(move || notify(&fs, &notifier))?);
+        threads.push(named.spawn(move || notify(&fs, &notifier, &mountpoint))?);
     }
     let follower = fs.clone();
     let named = std::thread::Builder::new().name("follower".into());
     threads.push(named.spawn(move || follower.follow())?);
-    Ok(Mounted { session, fs, threads, path })
+    Ok(Mounted {
+        session,
+        fs,
+        threads,
+        path,
+    })
 }
 
 impl<S> Mounted<S>
@@ -262,9 +268,8 @@ fn detach(path: &Path) {
 /// `st_dev` of what is mounted at `mountpoint`, without asking that mount, in the
 /// form of [`crate::source::SourceId::dev`].
 fn own_device(mountpoint: &Path) -> Option<u64> {
-    let path = mountpoint.canonicalize().ok()?;
+    let shown = shown_mountpoint(mountpoint)?;
     let mountinfo = std::fs::read("/proc/self/mountinfo").ok()?;
-    let shown = escape_mount_path(path.as_os_str().as_bytes());
     mountinfo.split(|&b| b == b'\n').rev().find_map(|line| {
         let mut fields = line.split(|&b| b == b' ');
         let dev = fields.nth(2)?;
@@ -272,6 +277,33 @@ fn own_device(mountpoint: &Path) -> Option<u64> {
         let (major, minor) = std::str::from_utf8(dev).ok()?.split_once(':')?;
         Some(major.parse::<u64>().ok()? << 32 | minor.parse::<u64>().ok()?)
     })
+}
+
+/// Whether something is mounted beneath `mountpoint`; yes if that cannot be told.
+fn has_mounts_below(mountpoint: &Path) -> bool {
+    let (Some(mut shown), Ok(mountinfo)) = (
+        shown_mountpoint(mountpoint),
+        std::fs::read("/proc/self/mountinfo"),
+    ) else {
+        return true;
+    };
+    shown.push(b'/');
+    mountinfo.split(|&b| b == b'\n').any(|line| {
+        line.split(|&b| b == b' ')
+            .nth(4)
+            .is_some_and(|path| path.starts_with(&shown))
+    })
+}
+
+/// A mountpoint as mountinfo shows it. Its own name is not looked at: that would ask the
+/// mount.
+fn shown_mountpoint(mountpoint: &Path) -> Option<Vec<u8>> {
+    let parent = match mountpoint.parent()? {
+        p if p.as_os_str().is_empty() => Path::new("."),
+        p => p,
+    };
+    let path = parent.canonicalize().ok()?.join(mountpoint.file_name()?);
+    Some(escape_mount_path(path.as_os_str().as_bytes()))
 }
 
 /// A path as mountinfo shows it: space, tab, newline and backslash in octal.
@@ -289,7 +321,7 @@ fn escape_mount_path(path: &[u8]) -> Vec<u8> {
 /// A notifier thread: tells the kernel what it must not believe any more. It
 /// holds no lock and serves no request, for the kernel takes the directory's lock
 /// to follow an invalidation.
-fn notify<S: Source>(fs: &Fs<S>, notifier: &Notifier) {
+fn notify<S: Source>(fs: &Fs<S>, notifier: &Notifier, mountpoint: &Path) {
     let notices: Arc<Notices> = fs.notices();
     let entry = |parent, name: &[u8]| {
         if let Err(e) = notifier.inval_entry(INodeNo(parent), OsStr::from_bytes(name)) {
@@ -302,11 +334,15 @@ fn notify<S: Source>(fs: &Fs<S>, notifier: &Notifier) {
         }
     };
     let dcache = &fs.namei().dcache;
-    while let Some(notice) = notices.pop() {
+    notices.serve(|notice| {
         match notice {
             Notice::Entry { parent, name } => entry(parent, &name),
             Notice::Inode { nodeid } => inode(nodeid),
-            Notice::Attr { parent, nodeid, data } => {
+            Notice::Attr {
+                parent,
+                nodeid,
+                data,
+            } => {
                 // No name is a slash: this waits until the lookups below the directory
                 // that are under way have reached the kernel's cache, and does no more.
                 entry(parent, b"/");
@@ -315,7 +351,11 @@ fn notify<S: Source>(fs: &Fs<S>, notifier: &Notifier) {
                     debug!(nodeid, error = %e, "inval_inode");
                 }
             }
-            Notice::Removed { parent, child, name } => {
+            Notice::Removed {
+                parent,
+                child,
+                name,
+            } => {
                 // The kernel removes it if it holds it as that child, and tells those
                 // who watch the mount; else the name is taken back all the same.
                 let os_name = OsStr::from_bytes(&name);
@@ -327,7 +367,7 @@ fn notify<S: Source>(fs: &Fs<S>, notifier: &Notifier) {
             }
             Notice::Reclaim { names } => {
                 let mut left = names;
-                dcache.for_each_name(|parent, name| {
+                dcache.for_each_name(|parent, name, _| {
                     if left > 0 {
                         left -= 1;
                         entry(parent, name.as_bytes());
@@ -336,7 +376,14 @@ fn notify<S: Source>(fs: &Fs<S>, notifier: &Notifier) {
                 fs.namei().stay_in_budget();
             }
             Notice::Everything => {
-                dcache.for_each_name(|parent, name| entry(parent, name.as_bytes()));
+                // To invalidate the name of a directory unmounts what is mounted beneath
+                // it: such names stay, and only what they lead to is looked up anew.
+                let nested = has_mounts_below(mountpoint);
+                dcache.for_each_name(|parent, name, dir| {
+                    if !(dir && nested) {
+                        entry(parent, name.as_bytes());
+                    }
+                });
                 for id in dcache.inodes.ids() {
                     if let Some(nodeid) = dcache.inodes.with(id, |i| i.nodeid()) {
                         inode(nodeid);
@@ -344,5 +391,5 @@ fn notify<S: Source>(fs: &Fs<S>, notifier: &Notifier) {
                 }
             }
         }
-    }
+    });
 }

@@ -172,8 +172,11 @@ impl<S: Source> Namei<S> {
         };
         let watcher = if wants_watch { source.watcher()? } else { None };
         if policy.coherence == Coherence::Auto {
-            policy.coherence =
-                if watcher.is_some() { Coherence::Watch } else { Coherence::Ttl };
+            policy.coherence = if watcher.is_some() {
+                Coherence::Watch
+            } else {
+                Coherence::Ttl
+            };
         }
         Ok(Self {
             names: Names::new(registry),
@@ -227,7 +230,12 @@ impl<S: Source> Namei<S> {
     /// How much longer a name below a directory may be believed that was asked for at
     /// `asked`.
     pub fn name_fresh(&self, dir: &Dir, asked: Asked) -> Duration {
-        self.policy.left(dir.is_watched(), asked.at, self.clock.now(), self.policy.ttl)
+        self.policy.left(
+            dir.is_watched(),
+            asked.at,
+            self.clock.now(),
+            self.policy.ttl,
+        )
     }
 
     fn negative_left(&self, dir: &Dir, now: Millis) -> Duration {
@@ -245,8 +253,8 @@ impl<S: Source> Namei<S> {
         at: Millis,
         now: Millis,
     ) -> Duration {
-        let watched = self.policy.coherence == Coherence::Watch
-            && self.attr_is_watched(inode, attr, parent);
+        let watched =
+            self.policy.coherence == Coherence::Watch && self.attr_is_watched(inode, attr, parent);
         self.policy.left(watched, at, now, self.policy.attr_ttl)
     }
 
@@ -275,7 +283,9 @@ impl<S: Source> Namei<S> {
             Some(dir) => dir.is_watched(),
             None => self
                 .dcache
-                .aliases(inode, |parent, _| Some(self.dir(parent).is_ok_and(|d| d.is_watched())))
+                .aliases(inode, |parent, _| {
+                    Some(self.dir(parent).is_ok_and(|d| d.is_watched()))
+                })
                 .unwrap_or(false),
         }
     }
@@ -379,17 +389,26 @@ impl<S: Source> Namei<S> {
                 let inode = self.iget(&attr, &node, &filename, asked.at)?;
                 let attr = self.watch_found(&inode, attr, &node, &filename)?;
                 let mut guard = dir.lock();
-                let added = self.dcache.add(parent, &mut guard, name, Some(inode.id()), moment);
+                let added = self
+                    .dcache
+                    .add(parent, &mut guard, name, Some(inode.id()), moment);
                 drop(guard);
                 self.added(parent, added);
-                let (mut name_left, mut attr_left) =
-                    (self.name_fresh(dir, asked), self.attr_fresh(inode.id(), &attr, Some(dir), asked));
+                let (mut name_left, mut attr_left) = (
+                    self.name_fresh(dir, asked),
+                    self.attr_fresh(inode.id(), &attr, Some(dir), asked),
+                );
                 if added == Added::Void {
                     // What was read may be older than a change that was told of.
                     self.changed(inode.id());
                     (name_left, attr_left) = (Duration::ZERO, Duration::ZERO);
                 }
-                Ok(Found::Positive { inode, attr, name_left, attr_left })
+                Ok(Found::Positive {
+                    inode,
+                    attr,
+                    name_left,
+                    attr_left,
+                })
             }
             Err(Errno::NOENT) => {
                 let (proved, moment) = self.prove_negative(parent, dir, &node, asked, moment)?;
@@ -435,7 +454,9 @@ impl<S: Source> Namei<S> {
         self.ensure_watch(inode.id(), &dir, &node);
         let asked = self.clock.asked();
         let attr = self.source.stat(&node)?;
-        self.dcache.inodes.with_mut(inode.id(), |i| i.set_attr(&attr, asked.at));
+        self.dcache
+            .inodes
+            .with_mut(inode.id(), |i| i.set_attr(&attr, asked.at));
         Ok(attr)
     }
 
@@ -753,8 +774,14 @@ impl<S: Source> Namei<S> {
 
     /// Drops a name that did not lead where the cache said, and the listing with it;
     /// whether it was cached.
-    pub fn forget_name(&self, parent: InodeId, name: &Filename) -> bool {
-        let (Ok(name), Ok(dir)) = (QStr::new(name.as_bytes()), self.dir(parent)) else {
+    fn forget_name(&self, parent: InodeId, name: &Filename) -> bool {
+        QStr::new(name.as_bytes()).is_ok_and(|name| self.forget(parent, name))
+    }
+
+    /// Drops a name and the listing that it is in, here and in the kernel; whether it was
+    /// cached.
+    pub fn forget(&self, parent: InodeId, name: QStr<'_>) -> bool {
+        let Ok(dir) = self.dir(parent) else {
             return false;
         };
         let mut guard = dir.lock();

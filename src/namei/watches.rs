@@ -59,7 +59,9 @@ struct Tie<N> {
 impl<N> Drop for Tie<N> {
     fn drop(&mut self) {
         let mut dirs = self.table.dirs.lock();
-        let Some(watched) = dirs.get_mut(&self.watch) else { return };
+        let Some(watched) = dirs.get_mut(&self.watch) else {
+            return;
+        };
         watched.retain(|(_, dir)| dir.strong_count() > 0);
         if watched.is_empty() {
             dirs.remove(&self.watch);
@@ -72,7 +74,10 @@ impl<N: 'static> Watches<N> {
     /// At most `limit` watches of `watcher`.
     pub fn new(watcher: Arc<dyn Watcher<N>>, limit: usize) -> Self {
         Self {
-            table: Arc::new(Table { watcher, dirs: Mutex::default() }),
+            table: Arc::new(Table {
+                watcher,
+                dirs: Mutex::default(),
+            }),
             own: Mutex::default(),
             limit,
             refused: AtomicU64::new(0),
@@ -101,9 +106,14 @@ impl<N: 'static> Watches<N> {
             return Err(Errno::NOSPC);
         }
         let watch = self.table.watcher.add(node)?;
-        dirs.entry(watch).or_default().push((inode, Arc::downgrade(dir)));
+        dirs.entry(watch)
+            .or_default()
+            .push((inode, Arc::downgrade(dir)));
         drop(dirs);
-        let tie = Box::new(Tie { table: self.table.clone(), watch });
+        let tie = Box::new(Tie {
+            table: self.table.clone(),
+            watch,
+        });
         dir.set_watched(tie);
         Ok(())
     }
@@ -117,7 +127,9 @@ impl<N: 'static> Watches<N> {
     pub fn dirs(&self, watch: WatchId) -> SmallVec<[(InodeId, Arc<Dir>); 1]> {
         let dirs = self.table.dirs.lock();
         let watched = dirs.get(&watch).into_iter().flatten();
-        watched.filter_map(|(inode, dir)| Some((*inode, dir.upgrade()?))).collect()
+        watched
+            .filter_map(|(inode, dir)| Some((*inode, dir.upgrade()?)))
+            .collect()
     }
 
     /// A watch ended by itself; the directories that it was on.
@@ -130,7 +142,11 @@ impl<N: 'static> Watches<N> {
     /// This mount is about to change `name` below a directory.
     pub fn expect(&self, inode: InodeId, dir: &Dir, own: Own, name: &[u8]) {
         if dir.is_watched() {
-            *self.own.lock().entry((inode, own, name.into())).or_default() += 1;
+            *self
+                .own
+                .lock()
+                .entry((inode, own, name.into()))
+                .or_default() += 1;
         }
     }
 

@@ -372,7 +372,9 @@ impl Source for HostSource {
     ) -> Result<Self::File> {
         self.count(Call::Open);
         let flags = open_flags(flags) | OFlags::NOFOLLOW;
-        self.creds.act(caller, || rustix::fs::openat(dir, name, flags, Mode::empty()))
+        self.creds.act(caller, || {
+            rustix::fs::openat(dir, name, flags, Mode::empty())
+        })
     }
 
     fn create(

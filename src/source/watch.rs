@@ -188,7 +188,11 @@ fn event_of(event: &InotifyEvent) -> Option<Event> {
     } else {
         Change::Attributes
     };
-    Some(Event::Name { watch, name: name.as_bytes().into(), change })
+    Some(Event::Name {
+        watch,
+        name: name.as_bytes().into(),
+        change,
+    })
 }
 
 #[cfg(test)]
@@ -209,7 +213,11 @@ mod tests {
         let watcher = InotifyWatcher::new().expect("inotify");
         let watch = Watcher::add(&watcher, &fd).expect("a watch");
         let path = |name: &str| dir.path().join(name);
-        let name = |name: &str, change| Event::Name { watch, name: name.as_bytes().into(), change };
+        let name = |name: &str, change| Event::Name {
+            watch,
+            name: name.as_bytes().into(),
+            change,
+        };
         std::fs::write(path("a"), "x").expect("write");
         let seen = next(&watcher);
         assert_eq!(seen[0], name("a", Change::Created));
@@ -218,8 +226,14 @@ mod tests {
         let seen = next(&watcher);
         match &seen[..] {
             [
-                Event::Name { change: Change::MovedFrom(from), .. },
-                Event::Name { change: Change::MovedTo(to), .. },
+                Event::Name {
+                    change: Change::MovedFrom(from),
+                    ..
+                },
+                Event::Name {
+                    change: Change::MovedTo(to),
+                    ..
+                },
             ] => assert_eq!(from, to),
             other => panic!("{other:?}"),
         }
