@@ -11,6 +11,16 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 /// Milliseconds since the mount began, at least 1.
 pub type Millis = u64;
 
+/// When the source was asked: taken before it is, so that an answer is never held to be
+/// younger than it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// On the mount's clock.
+    pub at: Millis,
+    /// Time of day.
+    pub wall: SystemTime,
+}
+
 /// Where the milliseconds come from.
 #[derive(Clone, Debug)]
 pub enum Clock {
@@ -45,6 +55,14 @@ impl Clock {
         match self {
             Self::Real(_) => SystemTime::now(),
             Self::Manual(_) => UNIX_EPOCH + Duration::from_millis(self.now()),
+        }
+    }
+
+    /// To be called before the source is asked.
+    pub fn asked(&self) -> Asked {
+        Asked {
+            at: self.now(),
+            wall: self.wall(),
         }
     }
 

@@ -161,8 +161,12 @@ impl<S: Source> Fs<S> {
             Coherence::Frozen | Coherence::Strict => false,
             Coherence::Auto | Coherence::Watch | Coherence::Ttl => !dir.is_watched(),
         };
+        let asked = self.namei.clock.asked();
         let stamp = match stamped {
-            true => Some(self.namei.stamp(inode, &self.namei.source.stat(&node)?)),
+            true => Some(
+                self.namei
+                    .stamp(inode, &self.namei.source.stat(&node)?, asked),
+            ),
             false => None,
         };
         let mut listing = Listing::default();
@@ -183,7 +187,6 @@ impl<S: Source> Fs<S> {
         listing.finish(complete, &self.namei.dcache.counters.listing_bytes);
         let listing = Arc::new(listing);
         if complete && self.coherence() != Coherence::Strict {
-            let now = self.namei.clock.now();
             let mut guard = dir.lock();
             if guard.set_listing(listing.clone(), moment)
                 && let Some(stamp) = stamp
@@ -197,7 +200,7 @@ impl<S: Source> Fs<S> {
                     guard.doubt();
                     guard.restore_listing(listing.clone());
                 }
-                guard.prove(stamp, now);
+                guard.prove(stamp, asked.at);
             }
         }
         Ok(listing)

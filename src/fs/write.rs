@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::{Entry, FileId, Fs, Opened, Stat};
+use crate::clock::Asked;
 use crate::dcache::{Dir, InodeId, Moment, NodeId};
 use crate::error::{Errno, Result};
 use crate::name::{Filename, QStr};
@@ -38,7 +39,7 @@ impl<S: Source> Fs<S> {
     /// What was made at a place, as a reply.
     fn made(&self, place: &Place<S::Node>) -> Result<Entry> {
         let dir = self.namei.dir(place.parent)?;
-        let moment = dir.begin();
+        let moment = (dir.begin(), self.namei.clock.asked());
         let attr = self
             .namei
             .source
@@ -52,15 +53,17 @@ impl<S: Source> Fs<S> {
         place: &Place<S::Node>,
         dir: &Dir,
         attr: Attr,
-        moment: Moment,
+        moment: (Moment, Asked),
     ) -> Result<Entry> {
         let created = self
             .namei
             .created(place.parent, &place.node, &place.name, &attr, moment);
         let (inode, quiet) = created?;
-        let name_left = self.namei.name_fresh(dir);
+        let name_left = self.namei.name_fresh(dir, moment.1);
         let attr_left = match quiet {
-            true => self.namei.attr_fresh(inode.id(), &attr, Some(dir)),
+            true => self
+                .namei
+                .attr_fresh(inode.id(), &attr, Some(dir), moment.1),
             false => Duration::ZERO,
         };
         self.into_entry(Found::Positive {
@@ -171,7 +174,7 @@ impl<S: Source> Fs<S> {
                 other => other,
             })?;
         let dir = self.namei.dir(place.parent)?;
-        let moment = dir.begin();
+        let moment = (dir.begin(), self.namei.clock.asked());
         let attr = self.namei.source.stat_file(&file)?;
         let mut entry = self.followed(&place, &dir, attr, moment)?;
         let opened = self

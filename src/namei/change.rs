@@ -5,6 +5,7 @@
 //! is under way but a revalidation, whose answer is void by [`DirGuard::change`].
 
 use super::Namei;
+use crate::clock::Asked;
 use crate::dcache::{Added, DirGuard, InodeId, InodeRef, Moment};
 use crate::error::{Errno, Result};
 use crate::name::{Filename, QStr};
@@ -28,9 +29,9 @@ impl<S: Source> Namei<S> {
         node: &S::Node,
         name: &Filename,
         attr: &Attr,
-        moment: Moment,
+        (moment, asked): (Moment, Asked),
     ) -> Result<(InodeRef<'_>, bool)> {
-        let inode = self.iget(attr, node, name, self.clock.now())?;
+        let inode = self.iget(attr, node, name, asked.at)?;
         let dir = self.dir(parent)?;
         let mut guard = dir.lock();
         let quiet = guard.unchanged_since(moment);
@@ -99,11 +100,13 @@ impl<S: Source> Namei<S> {
         let renaming = self.dcache.rename_write();
         let now_old = if exchanged { replaced } else { None };
         // What is not known stays unknown: with EXCHANGE and WHITEOUT something is
-        // there that was not looked up.
+        // there that was not looked up; and if both were names of one file, nothing
+        // was done at all. A directory has one name.
+        let was_dir = moved.is_some_and(|inode| self.dir(inode).is_ok());
         let known_old = if exchanged {
             replaced.is_some()
         } else {
-            flags & WHITEOUT == 0
+            was_dir && flags & WHITEOUT == 0
         };
         let (old_guard, new_guard) = (&mut guards.0, guards.1.as_mut());
         match new_guard {

@@ -24,7 +24,7 @@ pub use watches::{Own, Watches};
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::clock::{Clock, Millis};
+use crate::clock::{Asked, Clock, Millis};
 use crate::dcache::{Added, Cached, Dcache, Dir, InodeId, InodeRef, Moment, Stamp, Sweep};
 use crate::error::{Errno, Result};
 use crate::name::{Filename, Names, QStr};
@@ -227,9 +227,15 @@ impl<S: Source> Namei<S> {
         self.policy.left(dir.is_watched(), dir.checked(), now, ttl)
     }
 
-    /// How long a name below a directory may be believed that was read this moment.
-    pub fn name_fresh(&self, dir: &Dir) -> Duration {
-        self.policy.left(dir.is_watched(), 1, 1, self.policy.ttl)
+    /// How much longer a name below a directory may be believed that was asked for at
+    /// `asked`.
+    pub fn name_fresh(&self, dir: &Dir, asked: Asked) -> Duration {
+        self.policy.left(
+            dir.is_watched(),
+            asked.at,
+            self.clock.now(),
+            self.policy.ttl,
+        )
     }
 
     fn negative_left(&self, dir: &Dir, now: Millis) -> Duration {
@@ -252,9 +258,15 @@ impl<S: Source> Namei<S> {
         self.policy.left(watched, at, now, self.policy.attr_ttl)
     }
 
-    /// How long attributes may be believed that were read this moment.
-    pub fn attr_fresh(&self, inode: InodeId, attr: &Attr, parent: Option<&Dir>) -> Duration {
-        self.attr_left(inode, attr, parent, 1, 1)
+    /// How much longer attributes may be believed that were asked for at `asked`.
+    pub fn attr_fresh(
+        &self,
+        inode: InodeId,
+        attr: &Attr,
+        parent: Option<&Dir>,
+        asked: Asked,
+    ) -> Duration {
+        self.attr_left(inode, attr, parent, asked.at, self.clock.now())
     }
 
     /// Whether somebody tells of changes of an inode's attributes. A directory's own
@@ -371,10 +383,10 @@ impl<S: Source> Namei<S> {
         let node = self.node(parent)?;
         self.ensure_watch(parent, dir, &node);
         let moment = dir.begin();
-        let asked = self.clock.wall();
+        let asked = self.clock.asked();
         match self.source.stat_at(&node, filename.as_cstr()) {
             Ok(attr) => {
-                let inode = self.iget(&attr, &node, &filename, self.clock.now())?;
+                let inode = self.iget(&attr, &node, &filename, asked.at)?;
                 let attr = self.watch_found(&inode, attr, &node, &filename)?;
                 let mut guard = dir.lock();
                 let added = self
@@ -383,8 +395,8 @@ impl<S: Source> Namei<S> {
                 drop(guard);
                 self.added(parent, added);
                 let (mut name_left, mut attr_left) = (
-                    self.name_fresh(dir),
-                    self.attr_fresh(inode.id(), &attr, Some(dir)),
+                    self.name_fresh(dir, asked),
+                    self.attr_fresh(inode.id(), &attr, Some(dir), asked),
                 );
                 if added == Added::Void {
                     // What was read may be older than a change that was told of.
@@ -440,8 +452,11 @@ impl<S: Source> Namei<S> {
         }
         self.nodes.insert(self.key(inode.id()), node.clone());
         self.ensure_watch(inode.id(), &dir, &node);
+        let asked = self.clock.asked();
         let attr = self.source.stat(&node)?;
-        self.took_attr(inode.id(), &attr);
+        self.dcache
+            .inodes
+            .with_mut(inode.id(), |i| i.set_attr(&attr, asked.at));
         Ok(attr)
     }
 
@@ -454,7 +469,7 @@ impl<S: Source> Namei<S> {
         parent: InodeId,
         dir: &Dir,
         node: &S::Node,
-        asked: SystemTime,
+        asked: Asked,
         moment: Moment,
     ) -> Result<(bool, Moment)> {
         if !matches!(self.policy.coherence, Coherence::Ttl | Coherence::Watch)
@@ -473,7 +488,7 @@ impl<S: Source> Namei<S> {
             racy: false,
         };
         // Changed since the name was asked for, or too shortly before to tell.
-        if !is_older(attr.ctime, asked, tick(remote)) {
+        if !is_older(attr.ctime, asked.wall, tick(remote)) {
             return Ok((false, moment));
         }
         let mut guard = dir.lock();
@@ -484,7 +499,7 @@ impl<S: Source> Namei<S> {
         if guard.state.stamp != Some(stamp) {
             guard.doubt();
         }
-        guard.prove(stamp, self.clock.now());
+        guard.prove(stamp, asked.at);
         Ok((true, dir.begin()))
     }
 
@@ -504,8 +519,9 @@ impl<S: Source> Namei<S> {
         }
         let moment = dir.begin();
         let node = self.node(inode)?;
+        let asked = self.clock.asked();
         let attr = self.source.stat(&node)?;
-        let stamp = self.stamp(inode, &attr);
+        let stamp = self.stamp(inode, &attr, asked);
         let mut guard = dir.lock();
         if !guard.unchanged_since(moment) {
             return Ok(false);
@@ -520,7 +536,7 @@ impl<S: Source> Namei<S> {
                     racy: false,
                     ..stamp
                 },
-                self.clock.now(),
+                asked.at,
             );
         } else {
             guard.doubt();
@@ -528,9 +544,9 @@ impl<S: Source> Namei<S> {
         Ok(same)
     }
 
-    /// The stamp of a directory whose attributes were read just now.
-    pub fn stamp(&self, inode: InodeId, attr: &Attr) -> Stamp {
-        let racy = !is_older(attr.ctime, self.clock.wall(), tick(self.is_remote(inode)));
+    /// The stamp of a directory whose attributes were asked for at `asked`.
+    pub fn stamp(&self, inode: InodeId, attr: &Attr, asked: Asked) -> Stamp {
+        let racy = !is_older(attr.ctime, asked.wall, tick(self.is_remote(inode)));
         Stamp {
             mtime: attr.mtime,
             ctime: attr.ctime,
@@ -805,8 +821,9 @@ impl<S: Source> Namei<S> {
         let cached = self
             .dcache
             .inodes
-            .with(inode, |i| (i.attr(devices), i.kind(), i.attr_moment()));
-        let (attr, kind, moment) = cached.ok_or(Errno::STALE)?;
+            .with(inode, |i| (i.attr(devices), i.kind()));
+        let moment = self.attr_moment(inode);
+        let (attr, kind) = cached.ok_or(Errno::STALE)?;
         if let Some((attr, at)) = attr {
             let left = self.attr_left(inode, &attr, None, at, self.clock.now());
             if !left.is_zero() {
@@ -831,33 +848,23 @@ impl<S: Source> Namei<S> {
     }
 
     /// To be called before attributes of an inode are read from the source.
-    pub fn attr_moment(&self, inode: InodeId) -> u32 {
-        self.dcache
-            .inodes
-            .with(inode, |i| i.attr_moment())
-            .unwrap_or_default()
+    pub fn attr_moment(&self, inode: InodeId) -> (u32, Asked) {
+        let moment = self.dcache.inodes.with(inode, |i| i.attr_moment());
+        (moment.unwrap_or_default(), self.clock.asked())
     }
 
     /// Takes over attributes that were read since `moment`; how long they may be believed.
-    pub fn took_attr_since(&self, inode: InodeId, attr: &Attr, moment: u32) -> Duration {
-        let now = self.clock.now();
-        let good = self
-            .dcache
-            .inodes
-            .with_mut(inode, |i| i.set_attr_since(attr, now, moment));
-        if good == Some(true) {
-            self.attr_fresh(inode, attr, None)
-        } else {
-            Duration::ZERO
+    pub fn took_attr_since(
+        &self,
+        inode: InodeId,
+        attr: &Attr,
+        (moment, asked): (u32, Asked),
+    ) -> Duration {
+        let inodes = &self.dcache.inodes;
+        match inodes.with_mut(inode, |i| i.set_attr_since(attr, asked.at, moment)) {
+            Some(true) => self.attr_fresh(inode, attr, None, asked),
+            _ => Duration::ZERO,
         }
-    }
-
-    /// Takes over attributes that were read just now.
-    fn took_attr(&self, inode: InodeId, attr: &Attr) {
-        let now = self.clock.now();
-        self.dcache
-            .inodes
-            .with_mut(inode, |i| i.set_attr(attr, now));
     }
 
     /// What to answer when the source found a directory itself gone (ENOENT): nothing

@@ -21,6 +21,7 @@ const FLOORS: &[&[&str]] = &[
 const SYSTEM: &[&str] = &[
     "src/source/host",
     "src/source/creds",
+    "src/source/watch",
     "src/error.rs",
     "src/fuse",
     "src/cli",

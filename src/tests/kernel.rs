@@ -6,8 +6,10 @@
 //! then. In `strict` that moment is now; in `frozen` it is the last drop.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::change::Change;
 use super::truth::Truth;
 use crate::clock::{Clock, Millis};
 use crate::dcache::{NodeId, ROOT};
@@ -15,8 +17,9 @@ use crate::error::{Errno, Result};
 use crate::fs::{Coherence, Entry, FileId, Fs, Lookup, Options};
 use crate::namei::FOREVER;
 use crate::notice::Notice;
-use crate::source::fake::{FakeSource, Node};
+use crate::source::fake::{FakeSource, Node, Point};
 use crate::source::{Attr, Kind, SourceId, Time};
+use crate::sync::Mutex;
 
 /// An object as the kernel knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +35,7 @@ pub(super) struct Open {
     pub(super) known: Known,
     /// The object itself, so that its number is not reused and its contents can be compared.
     pub(super) node: Node,
+    pub(super) writable: bool,
 }
 
 pub(super) struct Kernel {
@@ -46,6 +50,21 @@ pub(super) struct Kernel {
     pub(super) files: Vec<Open>,
     /// What is older cannot be in the caches.
     last_drop: Millis,
+    /// When something last came from behind; 0 if never.
+    pub(super) edited_at: Millis,
+    /// When the present step began: what it was told may have been read since then.
+    began: Millis,
+    armed: Option<Armed>,
+    /// Faults that had struck before one was armed, and its errno.
+    fault: Option<(u64, Errno)>,
+}
+
+/// A change that is to come in the middle of a call.
+struct Armed {
+    change: Change,
+    /// When it came, and what the source said to it.
+    came: Arc<Mutex<Option<(Millis, Result<()>)>>>,
+    noted: bool,
 }
 
 impl Kernel {
@@ -67,6 +86,10 @@ impl Kernel {
             identities: BTreeMap::new(),
             files: Vec::new(),
             last_drop: 0,
+            edited_at: 0,
+            began: 0,
+            armed: None,
+            fault: None,
         }
     }
 
@@ -81,9 +104,99 @@ impl Kernel {
     }
 
     /// To be called after every change from behind.
+    pub(super) fn edited(&mut self) {
+        self.look();
+        self.edited_at = self.now();
+    }
+
+    /// To be called after every change.
     pub(super) fn look(&mut self) {
         let open: Vec<Node> = self.files.iter().map(|open| open.node.clone()).collect();
         self.truth.record(&self.source, &open, self.clock.now());
+    }
+
+    /// A step begins.
+    pub(super) fn begin(&mut self) {
+        self.began = self.now();
+    }
+
+    /// The call after `passes` others will be disturbed by a change, before it reads the
+    /// source or after. The clocks move, so that before and after are two times.
+    pub(super) fn arm(&mut self, passes: u64, before: bool, change: Change) {
+        let came = Arc::new(Mutex::new(None));
+        let (source, clock) = (self.source.clone(), self.clock.clone());
+        let (todo, note) = (change.clone(), came.clone());
+        let point = if before { Point::Before } else { Point::Read };
+        self.source.pause(None, point, passes, move || {
+            let tick = Duration::from_millis(1);
+            clock.advance(tick);
+            source.clock().advance(tick);
+            *note.lock() = Some((clock.now(), todo.to_source(&source)));
+            clock.advance(tick);
+            source.clock().advance(tick);
+        });
+        self.armed = Some(Armed {
+            change,
+            came,
+            noted: false,
+        });
+    }
+
+    /// Takes notice of the change as soon as it has come.
+    pub(super) fn note(&mut self) {
+        let Some(armed) = &mut self.armed else { return };
+        let came = armed.came.lock().as_ref().map(|(at, _)| *at);
+        if let (Some(at), false) = (came, armed.noted) {
+            armed.noted = true;
+            self.edited_at = at;
+            let open: Vec<Node> = self.files.iter().map(|open| open.node.clone()).collect();
+            self.truth.record(&self.source, &open, at);
+        }
+    }
+
+    /// The change, if it came, and what the source said to it.
+    pub(super) fn disarm(&mut self) -> Option<(Change, Result<()>)> {
+        self.note();
+        self.source.clear_pauses();
+        let armed = self.armed.take()?;
+        let came = armed.came.lock().take();
+        came.map(|(_, done)| (armed.change, done))
+    }
+
+    /// The call after `passes` others will fail.
+    pub(super) fn arm_fault(&mut self, passes: u64, errno: Errno) {
+        self.fault = Some((self.source.struck(), errno));
+        self.source.fail_any_after(passes, errno);
+    }
+
+    /// Whether the fault that was armed has struck.
+    pub(super) fn failed(&self) -> bool {
+        self.fault
+            .is_some_and(|(before, _)| self.source.struck() != before)
+    }
+
+    /// Takes the fault back; whether it has struck.
+    pub(super) fn heal(&mut self) -> bool {
+        let failed = self.failed();
+        self.source.heal();
+        self.fault = None;
+        failed
+    }
+
+    /// Whether something is to befall the next step.
+    pub(super) fn disturbed(&self) -> bool {
+        self.armed.is_some() || self.fault.is_some()
+    }
+
+    /// An answer must be there, unless the source failed, or a change came in between
+    /// and the kernel would be told ESTALE twice.
+    pub(super) fn expect<R>(&mut self, done: Result<R>) {
+        self.note();
+        let Err(error) = done else { return };
+        let fault = self.fault.filter(|_| self.failed()).map(|(_, errno)| errno);
+        let came = self.armed.as_ref().is_some_and(|armed| armed.noted);
+        let excused = fault == Some(error) || came && error == Errno::STALE;
+        assert!(excused, "{error:?}, without a reason");
     }
 
     /// Past every timeout.
@@ -92,8 +205,7 @@ impl Kernel {
         match options.coherence {
             Coherence::Strict => {}
             Coherence::Frozen => self.drop_caches(),
-            // Nobody tells of changes in the fake.
-            Coherence::Auto | Coherence::Watch | Coherence::Ttl => {
+            Coherence::Ttl | Coherence::Watch | Coherence::Auto => {
                 let longest = options.ttl.max(options.negative_ttl).max(options.attr_ttl);
                 self.advance(longest.as_millis() as u64 + 1);
             }
@@ -110,23 +222,23 @@ impl Kernel {
         std::iter::from_fn(|| self.fs.notices().try_pop()).collect()
     }
 
-    /// Since when an answer must have been true.
-    fn proved(&self, left: Duration, ttl: Duration) -> Millis {
+    /// Since when an answer that was given at `at` must have been true.
+    fn proved(&self, at: Millis, left: Duration, ttl: Duration) -> Millis {
         match self.fs.options().coherence {
             Coherence::Frozen => self.last_drop,
-            _ if left.is_zero() => self.now(),
-            _ => (self.now() + left.as_millis() as u64).saturating_sub(ttl.as_millis() as u64),
+            _ if left.is_zero() => self.began,
+            _ => (at + left.as_millis() as u64).saturating_sub(ttl.as_millis() as u64),
         }
     }
 
     /// Since when any name of a listing must have been true.
-    fn window(&self) -> Millis {
+    pub(super) fn window(&self) -> Millis {
         let options = self.fs.options();
         match options.coherence {
-            Coherence::Strict => self.now(),
+            Coherence::Strict => self.began,
             Coherence::Frozen => self.last_drop,
-            Coherence::Auto | Coherence::Watch | Coherence::Ttl => {
-                self.now().saturating_sub(options.ttl.as_millis() as u64)
+            Coherence::Ttl | Coherence::Watch | Coherence::Auto => {
+                self.began.saturating_sub(options.ttl.as_millis() as u64)
             }
         }
     }
@@ -151,11 +263,13 @@ impl Kernel {
 
     /// LOOKUP; `None` if the name is absent.
     pub(super) fn lookup(&mut self, dir: Known, name: &[u8]) -> Result<Option<Known>> {
-        let answer = self.fs.lookup(dir.nodeid, name)?;
+        let answer = self.fs.lookup(dir.nodeid, name);
+        self.note();
+        let (answer, at) = (answer?, self.now());
         match answer {
-            Lookup::Entry(entry) => Ok(Some(self.took_entry(dir, name, &entry))),
+            Lookup::Entry(entry) => Ok(Some(self.took_entry(dir, name, &entry, at))),
             Lookup::Negative(left) => {
-                let from = self.proved(left, self.fs.options().negative_ttl);
+                let from = self.proved(at, left, self.fs.options().negative_ttl);
                 let held = self
                     .truth
                     .since(from)
@@ -167,12 +281,17 @@ impl Kernel {
     }
 
     /// A reply that carries a nodeid: a reference, to be counted and held against the truth.
-    fn took_entry(&mut self, dir: Known, name: &[u8], entry: &Entry) -> Known {
-        *self.counts.entry(entry.nodeid).or_default() += 1;
+    fn took_entry(&mut self, dir: Known, name: &[u8], entry: &Entry, at: Millis) -> Known {
+        let known = self.count(entry);
+        self.note();
+        if self.failed() && entry.name_ttl.is_zero() && entry.attr.perm == 0 {
+            // A name that could not be looked at stays listed, with nothing to believe.
+            return known;
+        }
         let options = self.fs.options();
         let (ttl, attr_ttl) = (options.ttl, options.attr_ttl);
         let id = entry.attr.id;
-        let from = self.proved(entry.name_ttl, ttl);
+        let from = self.proved(at, entry.name_ttl, ttl);
         let held = self.truth.since(from).any(|tree| {
             tree.child(&dir.id, name)
                 .is_some_and(|attr| attr.id == id && attr.kind == entry.attr.kind)
@@ -182,12 +301,29 @@ impl Kernel {
             "{} was not {entry:?} at any time since {from}",
             lossy(name)
         );
-        self.check_attr(&entry.attr, self.proved(entry.attr_ttl, attr_ttl));
+        let from = self.proved(at, entry.attr_ttl, attr_ttl);
+        self.check_attr(&entry.attr, from);
         self.check_identity(entry);
+        known
+    }
+
+    /// A reference of ours.
+    fn count(&mut self, entry: &Entry) -> Known {
+        *self.counts.entry(entry.nodeid).or_default() += 1;
         Known {
             nodeid: entry.nodeid,
-            id,
+            id: entry.attr.id,
             kind: entry.attr.kind,
+        }
+    }
+
+    /// The reply to a change of our own; held against the truth, unless it may be
+    /// undone from behind already.
+    pub(super) fn took_made(&mut self, dir: Known, name: &[u8], entry: &Entry) {
+        if self.disturbed() {
+            self.count(entry);
+        } else {
+            self.took_entry(dir, name, entry, self.now());
         }
     }
 
@@ -212,7 +348,7 @@ impl Kernel {
         self.retry(|kernel| kernel.walk_once(path))
     }
 
-    fn walk_once(&mut self, path: &[u8]) -> Result<Option<Known>> {
+    pub(super) fn walk_once(&mut self, path: &[u8]) -> Result<Option<Known>> {
         let mut known = self.root();
         for name in path
             .split(|byte| *byte == b'/')
@@ -229,7 +365,7 @@ impl Kernel {
         Ok(Some(known))
     }
 
-    fn retry<R>(&mut self, mut f: impl FnMut(&mut Self) -> Result<R>) -> Result<R> {
+    pub(super) fn retry<R>(&mut self, mut f: impl FnMut(&mut Self) -> Result<R>) -> Result<R> {
         match f(self) {
             Err(Errno::STALE) => f(self),
             other => other,
@@ -248,12 +384,14 @@ impl Kernel {
 
     /// GETATTR.
     pub(super) fn getattr(&mut self, known: Known, file: Option<FileId>) -> Result<Attr> {
-        let stat = self.fs.getattr(known.nodeid, file)?;
+        let stat = self.fs.getattr(known.nodeid, file);
+        self.note();
+        let (stat, at) = (stat?, self.now());
         assert_eq!(stat.attr.id, known.id, "attributes of another object");
         if file.is_none() {
             self.check_attr(
                 &stat.attr,
-                self.proved(stat.ttl, self.fs.options().attr_ttl),
+                self.proved(at, stat.ttl, self.fs.options().attr_ttl),
             );
         }
         Ok(stat.attr)
@@ -269,8 +407,13 @@ impl Kernel {
         })
     }
 
-    /// open(2) for reading; whether there was something.
-    pub(super) fn open(&mut self, path: &[u8]) -> Result<bool> {
+    /// open(2); whether there was a file.
+    pub(super) fn open(&mut self, path: &[u8], writable: bool) -> Result<bool> {
+        let flags = if writable {
+            libc::O_RDWR
+        } else {
+            libc::O_RDONLY
+        };
         let opened = self.retry(|kernel| {
             let Some(known) = kernel.walk_once(path)? else {
                 return Ok(None);
@@ -278,7 +421,7 @@ impl Kernel {
             if known.kind != Kind::Regular {
                 return Ok(None);
             }
-            let opened = kernel.fs.open(known.nodeid, libc::O_RDONLY as u32)?;
+            let opened = kernel.fs.open(known.nodeid, flags as u32)?;
             Ok(Some((opened.id, known)))
         })?;
         let Some((id, known)) = opened else {
@@ -286,7 +429,12 @@ impl Kernel {
         };
         // It may have lost its name already, but the mount must have opened that very object.
         let node = self.fs.with_file(id, |file| file.node().clone()).unwrap();
-        self.files.push(Open { id, known, node });
+        self.files.push(Open {
+            id,
+            known,
+            node,
+            writable,
+        });
         self.look();
         Ok(true)
     }
@@ -354,7 +502,7 @@ impl Kernel {
         plus: bool,
     ) -> Result<Option<(u64, Vec<(Vec<u8>, Kind, Option<Known>)>)>> {
         let mut taken = Vec::new();
-        self.fs.readdir(dir.nodeid, cookie, plus, &mut |entry| {
+        let done = self.fs.readdir(dir.nodeid, cookie, plus, &mut |entry| {
             if taken.len() == chunk {
                 return false;
             }
@@ -364,16 +512,18 @@ impl Kernel {
                 entry.name.to_vec(),
                 entry.kind,
                 entry.entry,
+                self.clock.now(),
             ));
             true
-        })?;
+        });
         let Some(&(last, ..)) = taken.last() else {
-            return Ok(None);
+            return done.map(|()| None);
         };
+        // What was listed before an error is good; the next request meets it again.
         let mut entries = Vec::new();
-        for (_, ino, name, kind, entry) in taken {
+        for (_, ino, name, kind, entry, at) in taken {
             assert_ne!(ino, 0, "the C library drops {}", lossy(&name));
-            let known = entry.map(|entry| self.took_entry(dir, &name, &entry));
+            let known = entry.map(|entry| self.took_entry(dir, &name, &entry, at));
             entries.push((name, kind, known));
         }
         Ok(Some((last, entries)))
@@ -405,14 +555,17 @@ impl Kernel {
     }
 
     /// An open file is what it was opened as, whatever became of its names.
-    pub(super) fn check_open(&mut self, n: usize) {
+    pub(super) fn check_open(&mut self, n: usize) -> Result<()> {
         let (id, known) = (self.files[n].id, self.files[n].known);
-        let attr = self.getattr(known, Some(id)).unwrap();
-        let held = self.source.edit().attr_of(&self.files[n].node);
-        // Every name of an object is reached through one mount here.
-        assert_eq!(attr, held, "fstat of an open file");
-        let bytes = self.read(n).unwrap();
-        assert!(bytes == self.source.edit().contents_of(&self.files[n].node).unwrap());
+        let attr = self.getattr(known, Some(id))?;
+        let bytes = self.read(n)?;
+        if self.armed.is_none() {
+            let node = &self.files[n].node;
+            assert_eq!(attr, self.source.edit().attr_of(node), "fstat");
+            let held = self.source.edit().contents_of(node).unwrap();
+            assert!(bytes == held, "contents of an open file");
+        }
+        Ok(())
     }
 
     pub(super) fn shrink(&mut self, count: usize) {
@@ -425,6 +578,7 @@ impl Kernel {
     /// Lists a directory and holds the listing as a whole against the truth.
     pub(super) fn list_checked(&mut self, dir: Known, chunk: usize, plus: bool) -> Result<()> {
         let listed = self.list(dir, chunk, plus)?;
+        self.note();
         let from = self.window();
         let trees: Vec<_> = self
             .truth
@@ -433,17 +587,18 @@ impl Kernel {
             .collect();
         let whole = |tree: &BTreeMap<&[u8], &Attr>| {
             let is = |(name, (kind, _)): (&Vec<u8>, &(Kind, _))| {
-                tree.get(name.as_slice())
-                    .is_some_and(|attr| attr.kind == *kind)
+                let there = tree.get(name.as_slice());
+                there.is_some_and(|attr| attr.kind == *kind || self.failed())
             };
             tree.len() == listed.len() && listed.iter().all(is)
         };
         let by_name = |name: &[u8]| {
             let there = |tree: &BTreeMap<&[u8], &Attr>| tree.contains_key(name);
             match listed.get(name) {
-                Some((kind, _)) => trees
-                    .iter()
-                    .any(|t| t.get(name).is_some_and(|a| a.kind == *kind)),
+                Some((kind, _)) => trees.iter().any(|t| {
+                    t.get(name)
+                        .is_some_and(|a| a.kind == *kind || self.failed())
+                }),
                 None => !trees.iter().all(there),
             }
         };
@@ -519,7 +674,7 @@ pub(super) fn lossy(name: &[u8]) -> String {
 /// Options for a mode whose timeouts differ, so that none stands for another.
 pub(super) fn options(coherence: Coherence) -> Options {
     let times = match coherence {
-        Coherence::Auto | Coherence::Watch | Coherence::Ttl => {
+        Coherence::Ttl | Coherence::Watch | Coherence::Auto => {
             [1_000, 300, 500].map(Duration::from_millis)
         }
         Coherence::Strict => [Duration::ZERO; 3],

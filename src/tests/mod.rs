@@ -1,7 +1,10 @@
 //! White-box tests that span floors.
 
+mod change;
 mod floors;
 mod kernel;
 mod model;
+mod own;
 mod plan;
+mod syscalls;
 mod truth;

@@ -8,18 +8,22 @@
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 
+use super::change::Change;
 use super::kernel::{Kernel, Known, lossy, options};
-use super::plan::{MOUNTED, NAMES, Plain, Step, step};
+use super::plan::{MOUNTED, NAMES, Plain, Step, disturbed_step, step, step_or_own};
 use super::truth::join;
-use crate::error::{Errno, Result};
+use crate::error::Errno;
 use crate::fs::{Coherence, Options};
 use crate::source::Kind;
-use crate::source::fake::{Births, Cookies, FakeSource, FsConfig, Node};
+use crate::source::fake::{Births, Cookies, FakeSource, FsConfig};
+
+/// What a source may answer at any time. ENOENT is not among them: that is a lie, no fault.
+const FAULTS: [Errno; 4] = [Errno::IO, Errno::MFILE, Errno::ACCESS, Errno::NOMEM];
 
 /// A mount, its kernel, and the plain tree beside it.
-struct Model {
-    kernel: Kernel,
-    plain: Plain,
+pub(super) struct Model {
+    pub(super) kernel: Kernel,
+    pub(super) plain: Plain,
     /// Makes contents differ.
     made: usize,
     /// The steps in words, shown on failure where `MODEL_TRACE` is set.
@@ -49,19 +53,12 @@ impl Model {
         }
     }
 
-    fn contents(&mut self) -> Vec<u8> {
+    pub(super) fn contents(&mut self) -> Vec<u8> {
         self.made += 1;
         format!("number {}", self.made).into_bytes()
     }
 
-    /// Whether the source allows a change exactly when the plain tree does.
-    fn agreed<R>(&mut self, allowed: bool, done: Result<R>, what: String) {
-        assert_eq!(allowed, done.is_ok(), "{what}: {:?}", done.err());
-        self.kernel.look();
-        self.trace(|| format!("{what}: {}", if allowed { "done" } else { "refused" }));
-    }
-
-    fn trace(&mut self, line: impl FnOnce() -> String) {
+    pub(super) fn trace(&mut self, line: impl FnOnce() -> String) {
         let line = format!("{:>5} {}", self.kernel.now(), line());
         self.trace.push(line);
     }
@@ -69,138 +66,56 @@ impl Model {
     fn run(&mut self, step: &Step) {
         // No two steps at one time, so that each answer has one truth.
         self.kernel.advance(1);
-        if self.change(step).is_none() {
-            self.ask(step);
+        self.kernel.begin();
+        let disturbed = self.kernel.disturbed();
+        match step {
+            Step::During(passes, before, change) => self.arm(*passes, *before, change),
+            Step::Fault(passes, n) => self.kernel.arm_fault(*passes, FAULTS[n % FAULTS.len()]),
+            _ if step.is_change() => self.change(step),
+            _ => self.ask(step),
+        }
+        if disturbed {
+            self.calm(matches!(step, Step::Own(_)));
         }
         self.kernel.check();
     }
 
-    /// Does a change from behind; `None` if the step is none.
-    fn change(&mut self, step: &Step) -> Option<()> {
-        let source = self.kernel.source.clone();
-        let edit = source.edit();
-        let plain = &mut self.plain;
-        match *step {
-            Step::Make(kind, dir, name) => {
-                let Some(dir) = plain.any_dir(dir) else {
-                    return Some(());
-                };
-                let path = join(&dir, NAMES[name % NAMES.len()]);
-                let contents = match kind {
-                    Kind::Regular | Kind::Symlink => self.contents(),
-                    _ => Vec::new(),
-                };
-                let allowed = self.plain.make(&path, kind, &contents);
-                let done: Result<Node> = match kind {
-                    Kind::Regular => edit.create(&path, &contents),
-                    Kind::Directory => edit.mkdir(&path),
-                    Kind::Symlink => edit.symlink(&contents, &path),
-                    _ => edit.mknod(&path, kind, 0o644, 7),
-                };
-                self.agreed(allowed, done, format!("make {kind:?} {}", lossy(&path)));
-            }
-            Step::Link(of, dir, name) => {
-                let (of, dir) = (plain.any(of)?, plain.any_dir(dir)?);
-                let path = join(&dir, NAMES[name % NAMES.len()]);
-                let allowed = plain.link(&of, &path);
-                self.agreed(
-                    allowed,
-                    edit.link(&of, &path),
-                    format!("link {} {}", lossy(&of), lossy(&path)),
-                );
-            }
-            Step::Remove(of) => {
-                let of = plain.any(of)?;
-                let dir = plain.kind(&of) == Some(Kind::Directory);
-                let allowed = plain.remove(&of);
-                let done = if dir {
-                    edit.rmdir(&of)
-                } else {
-                    edit.unlink(&of)
-                };
-                self.agreed(allowed, done, format!("remove {}", lossy(&of)));
-            }
-            Step::RemoveAll(of) => {
-                let of = plain.any(of)?;
-                if plain.may_remove_all(&of) {
-                    plain.remove_all(&of);
-                    self.agreed(
-                        true,
-                        edit.remove_all(&of),
-                        format!("remove_all {}", lossy(&of)),
-                    );
-                }
-            }
-            Step::Rename(from, dir, name) => {
-                let (from, dir) = (plain.any(from)?, plain.any_dir(dir)?);
-                let to = join(&dir, NAMES[name % NAMES.len()]);
-                let allowed = plain.rename(&from, &to);
-                self.agreed(
-                    allowed,
-                    edit.rename(&from, &to),
-                    format!("rename {} {}", lossy(&from), lossy(&to)),
-                );
-            }
-            Step::Exchange(one, other) => {
-                let (one, other) = (plain.any(one)?, plain.any(other)?);
-                let allowed = plain.exchange(&one, &other);
-                self.agreed(
-                    allowed,
-                    edit.exchange(&one, &other),
-                    format!("exchange {} {}", lossy(&one), lossy(&other)),
-                );
-            }
-            Step::Replace(of) => {
-                let of = plain.any(of)?;
-                let contents = self.contents();
-                let allowed = self.plain.replace(&of, &contents);
-                self.agreed(
-                    allowed,
-                    edit.replace(&of, &contents),
-                    format!("replace {}", lossy(&of)),
-                );
-            }
-            Step::Chmod(of, perm) => {
-                let of = plain.any(of)?;
-                plain.change(&of, |thing| thing.perm = perm);
-                self.agreed(true, edit.chmod(&of, perm), format!("chmod {}", lossy(&of)));
-            }
-            Step::SetXattr(of) => {
-                let of = plain.any(of)?;
-                plain.change(&of, |thing| thing.xattr = true);
-                self.agreed(
-                    true,
-                    edit.setxattr(&of, "user.x", "value"),
-                    format!("setxattr {}", lossy(&of)),
-                );
-            }
-            Step::Truncate(of, size) => {
-                let of = plain.any(of)?;
-                let allowed = plain.is_file(&of);
-                if allowed {
-                    plain.change(&of, |thing| thing.contents.resize(size.into(), 0));
-                }
-                self.agreed(
-                    allowed,
-                    edit.truncate(&of, size.into()),
-                    format!("truncate {}", lossy(&of)),
-                );
-            }
-            Step::Append(of) => {
-                let of = plain.any(of)?;
-                let allowed = plain.is_file(&of);
-                if allowed {
-                    plain.change(&of, |thing| thing.contents.extend_from_slice(b"+"));
-                }
-                self.agreed(
-                    allowed,
-                    edit.append(&of, "+"),
-                    format!("append {}", lossy(&of)),
-                );
-            }
-            _ => return None,
+    /// Does a change from behind. The source allows it exactly when the plain tree does.
+    fn change(&mut self, step: &Step) {
+        let contents = self.contents();
+        let Some(change) = Change::of(step, &self.plain, contents) else {
+            return;
+        };
+        let allowed = change.to_plain(&mut self.plain);
+        self.trace(|| format!("{change}: {}", if allowed { "done" } else { "refused" }));
+        let done = change.to_source(&self.kernel.source);
+        assert_eq!(allowed, done.is_ok(), "{change}: {:?}", done.err());
+        self.kernel.edited();
+    }
+
+    /// The next step will be disturbed by a change, in the middle of one of its calls.
+    fn arm(&mut self, passes: u64, before: bool, step: &Step) {
+        let contents = self.contents();
+        if let Some(change) = Change::of(step, &self.plain, contents) {
+            self.trace(|| format!("during the next step, call {passes}: {change}"));
+            self.kernel.arm(passes, before, change);
         }
-        Some(())
+    }
+
+    /// The disturbed step is over; the plain tree follows what came from behind.
+    fn calm(&mut self, own: bool) {
+        self.kernel.heal();
+        let came = self.kernel.disarm();
+        if own {
+            // What was done, and in which order, is the source's to say.
+            self.plain = Plain::read(&self.kernel.source);
+        }
+        let Some((change, done)) = came else { return };
+        self.trace(|| format!("{change} came in between: {done:?}"));
+        if !own {
+            let allowed = change.to_plain(&mut self.plain);
+            assert_eq!(allowed, done.is_ok(), "{change}: {done:?}");
+        }
     }
 
     /// Asks the mount, or does something to it.
@@ -212,36 +127,45 @@ impl Model {
             Step::Lookup(of, name) => {
                 let path = join(&dir(of), NAMES[name % NAMES.len()]);
                 self.trace(|| format!("lookup {}", lossy(&path)));
-                self.kernel.walk(&path).unwrap();
+                let done = self.kernel.walk(&path);
+                self.kernel.expect(done);
             }
             Step::Stat(of) => {
                 let path = path(of);
                 self.trace(|| format!("stat {}", lossy(&path)));
-                self.kernel.stat(&path).unwrap();
+                let done = self.kernel.stat(&path);
+                self.kernel.expect(done);
             }
             Step::Readlink(of) => {
                 let path = path(of);
                 if plain.kind(&path) == Some(Kind::Symlink) {
                     self.trace(|| format!("readlink {}", lossy(&path)));
+                    let done = self.kernel.readlink(&path);
                     // EINVAL where it is still taken for what it was before.
-                    assert_ne!(self.kernel.readlink(&path).err(), Some(Errno::STALE));
+                    if done != Err(Errno::INVAL) {
+                        self.kernel.expect(done);
+                    }
                 }
             }
             Step::GetXattr(of) => {
                 let path = path(of);
                 self.trace(|| format!("getxattr {}", lossy(&path)));
-                self.kernel.xattr(&path).unwrap();
+                let done = self.kernel.xattr(&path);
+                self.kernel.expect(done);
             }
             Step::List(of, chunk, plus) => {
                 let path = dir(of);
                 self.trace(|| format!("list {} {chunk} {plus}", lossy(&path)));
-                self.kernel.list_path(&path, chunk, plus).unwrap();
+                let done = self.kernel.list_path(&path, chunk, plus);
+                self.kernel.expect(done);
             }
-            Step::Open(of) => {
+            Step::Open(of, writable) => {
                 let path = path(of);
-                self.trace(|| format!("open {}", lossy(&path)));
-                self.kernel.open(&path).unwrap();
+                self.trace(|| format!("open {} {writable}", lossy(&path)));
+                let done = self.kernel.open(&path, writable);
+                self.kernel.expect(done);
             }
+            Step::Own(ref step) => self.own(step),
             _ => self.tend(step),
         }
     }
@@ -254,7 +178,8 @@ impl Model {
         match *step {
             Step::Fstat(n) => {
                 if let Some(n) = n.checked_rem(kernel.files.len()) {
-                    kernel.check_open(n);
+                    let done = kernel.check_open(n);
+                    kernel.expect(done);
                 }
             }
             Step::Release(n) => {
@@ -282,7 +207,11 @@ impl Model {
     /// The whole mount is the plain tree.
     fn verify(&mut self) {
         self.trace(|| "verify".to_owned());
+        if self.kernel.disturbed() {
+            self.calm(false);
+        }
         self.kernel.settle();
+        self.kernel.begin();
         self.verify_by_readdir(b"", self.kernel.root());
         for path in self.plain.all_mounted() {
             let known = self.kernel.walk(&path).unwrap();
@@ -295,7 +224,7 @@ impl Model {
             }
         }
         for n in 0..self.kernel.files.len() {
-            self.kernel.check_open(n);
+            self.kernel.check_open(n).unwrap();
         }
         self.kernel.check();
     }
@@ -347,7 +276,7 @@ impl Model {
                     "size of {}",
                     lossy(path)
                 );
-                assert!(self.kernel.open(path).unwrap());
+                assert!(self.kernel.open(path, false).unwrap());
                 let last = self.kernel.files.len() - 1;
                 assert!(
                     self.kernel.read(last).unwrap() == thing.contents,
@@ -405,6 +334,14 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step(), 1..60)
 }
 
+fn own_steps() -> impl Strategy<Value = Vec<Step>> {
+    prop::collection::vec(step_or_own(), 1..60)
+}
+
+fn disturbed_steps() -> impl Strategy<Value = Vec<Step>> {
+    prop::collection::vec(disturbed_step(), 1..60)
+}
+
 fn cases() -> Config {
     let cases = std::env::var("PROPTEST_CASES")
         .ok()
@@ -431,6 +368,26 @@ proptest! {
     }
 
     #[test]
+    fn model_own_strict(config in config(), steps in own_steps()) {
+        run(config, options(Coherence::Strict), true, &steps);
+    }
+
+    #[test]
+    fn model_own_ttl(config in config(), steps in own_steps()) {
+        run(config, options(Coherence::Ttl), false, &steps);
+    }
+
+    #[test]
+    fn model_disturbed_strict(config in config(), steps in disturbed_steps()) {
+        run(config, options(Coherence::Strict), false, &steps);
+    }
+
+    #[test]
+    fn model_disturbed_ttl(config in config(), steps in disturbed_steps()) {
+        run(config, options(Coherence::Ttl), false, &steps);
+    }
+
+    #[test]
     fn model_frozen(config in config(), steps in steps()) {
         run(config, options(Coherence::Frozen), false, &steps);
     }
@@ -440,4 +397,27 @@ proptest! {
         let options = Options { cache_size: 0, ..options(Coherence::Ttl) };
         run(config, options, false, &steps);
     }
+}
+
+#[test]
+fn tmp() {
+    let config = FsConfig {
+        dtypes: false,
+        ..FsConfig::default()
+    };
+    let mut model = Model::new(config, options(Coherence::Strict));
+    let k = &mut model.kernel;
+    let source = k.source.clone();
+    let edit = source.edit();
+    edit.mkdir("m/a").unwrap();
+    edit.create("m/a/a", "").unwrap();
+    k.look();
+    k.advance(1);
+    k.begin();
+    k.walk(b"m/b").unwrap();
+    k.arm(2, false, Change::RemoveAll(b"m/a".to_vec()));
+    source.set_hook(|site| eprintln!("{site:?}"));
+    k.advance(1);
+    k.begin();
+    eprintln!("{:?}", k.list_path(b"m/a", 1, false));
 }

@@ -7,8 +7,10 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
+use super::own::{Own, own};
 use super::truth::{is_below, join, split};
 use crate::source::Kind;
+use crate::source::fake::FakeSource;
 
 /// Few names, so that they meet; one for each way a name is kept, and one that is not UTF-8.
 pub(super) const NAMES: [&[u8]; 6] = [
@@ -44,7 +46,7 @@ pub(super) enum Step {
     Readlink(usize),
     GetXattr(usize),
     List(usize, usize, bool),
-    Open(usize),
+    Open(usize, bool),
     Fstat(usize),
     Release(usize),
     // What the kernel does by itself.
@@ -54,10 +56,37 @@ pub(super) enum Step {
     Shrink(usize),
     DropCaches,
     Advance(u64),
+    // A change through the mount.
+    Own(Own),
+    // What befalls the next step: a change in the middle of one of its calls, before
+    // the source is read or after; a failure of one of its calls.
+    During(u64, bool, Box<Step>),
+    Fault(u64, usize),
 }
 
-/// A step, changes and questions in balance.
-pub(super) fn step() -> impl Strategy<Value = Step> {
+impl Step {
+    /// Whether it is a change from behind.
+    pub(super) fn is_change(&self) -> bool {
+        use Step::*;
+        matches!(
+            self,
+            Make(..)
+                | Link(..)
+                | Remove(_)
+                | RemoveAll(_)
+                | Rename(..)
+                | Exchange(..)
+                | Replace(_)
+                | Chmod(..)
+                | Truncate(..)
+                | Append(_)
+                | SetXattr(_)
+        )
+    }
+}
+
+/// A change from behind.
+fn change() -> impl Strategy<Value = Step> {
     use Step::*;
     let n = || 0..64_usize;
     let kind = prop_oneof![
@@ -79,12 +108,21 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
         1 => (n(), 0..9000_u16).prop_map(|(of, size)| Truncate(of, size)),
         1 => n().prop_map(Append),
         1 => n().prop_map(SetXattr),
+    ]
+}
+
+/// A step, changes and questions in balance.
+pub(super) fn step() -> impl Strategy<Value = Step> {
+    use Step::*;
+    let n = || 0..64_usize;
+    prop_oneof![
+        27 => change(),
         8 => (n(), n()).prop_map(|(dir, name)| Lookup(dir, name)),
         8 => n().prop_map(Stat),
         1 => n().prop_map(Readlink),
         1 => n().prop_map(GetXattr),
         6 => (n(), prop_oneof![1..9_usize, Just(64)], any::<bool>()).prop_map(|(dir, chunk, plus)| List(dir, chunk, plus)),
-        2 => n().prop_map(Open),
+        2 => (n(), any::<bool>()).prop_map(|(of, writable)| Open(of, writable)),
         2 => n().prop_map(Fstat),
         1 => n().prop_map(Release),
         3 => (n(), any::<bool>()).prop_map(|(of, all)| Forget(of, all)),
@@ -92,6 +130,24 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
         2 => (1..20_usize).prop_map(Shrink),
         1 => Just(DropCaches),
         4 => prop_oneof![1..40_u64, 200..600_u64, 900..1100_u64].prop_map(Advance),
+    ]
+}
+
+/// A step, or a change through the mount.
+pub(super) fn step_or_own() -> impl Strategy<Value = Step> {
+    prop_oneof![2 => step(), 1 => own().prop_map(Step::Own)]
+}
+
+/// A step, a change through the mount, or something that befalls the next step.
+pub(super) fn disturbed_step() -> impl Strategy<Value = Step> {
+    let during = (0..6_u64, any::<bool>(), change());
+    prop_oneof![
+        6 => step(),
+        2 => own().prop_map(Step::Own),
+        3 => during.prop_map(|(passes, before, change)| {
+            Step::During(passes, before, Box::new(change))
+        }),
+        1 => (0..6_u64, 0..4_usize).prop_map(|(passes, n)| Step::Fault(passes, n)),
     ]
 }
 
@@ -130,6 +186,48 @@ impl Plain {
             names,
             things: vec![dir.clone(), dir.clone(), dir],
         }
+    }
+
+    /// What the source holds, where it cannot be known otherwise.
+    pub(super) fn read(source: &FakeSource) -> Self {
+        let mut plain = Self {
+            names: BTreeMap::new(),
+            things: Vec::new(),
+        };
+        let mut seen = BTreeMap::new();
+        let mut dirs = vec![Vec::new(), b"..".to_vec()];
+        let edit = source.edit();
+        plain.add(source, b"", &mut seen);
+        plain.add(source, b"..", &mut seen);
+        while let Some(dir) = dirs.pop() {
+            let listed = if dir == b".." { b"../" } else { dir.as_slice() };
+            for name in edit.names(listed).unwrap_or_default() {
+                let path = join(&dir, &name);
+                plain.add(source, &path, &mut seen);
+                if plain.is_dir(&path) {
+                    dirs.push(path);
+                }
+            }
+        }
+        plain
+    }
+
+    fn add(&mut self, source: &FakeSource, path: &[u8], seen: &mut BTreeMap<u64, usize>) {
+        let edit = source.edit();
+        let node = edit
+            .node(if path == b".." { b"../" } else { path })
+            .unwrap();
+        let thing = *seen.entry(node.serial()).or_insert_with(|| {
+            let attr = edit.attr_of(&node);
+            self.things.push(Thing {
+                kind: attr.kind,
+                perm: attr.perm,
+                contents: edit.contents_of(&node).unwrap_or_default(),
+                xattr: edit.xattr_of(&node, "user.x").is_some(),
+            });
+            self.things.len() - 1
+        });
+        self.names.insert(path.to_vec(), thing);
     }
 
     pub(super) fn get(&self, path: &[u8]) -> Option<&Thing> {
@@ -240,8 +338,9 @@ impl Plain {
         if self.names.contains_key(path) {
             return false;
         }
+        let above = self.get(split(path).0).map_or(0, |dir| dir.perm);
         let perm = match kind {
-            Kind::Directory => 0o755,
+            Kind::Directory => 0o755 | above & 0o2000,
             Kind::Symlink => 0o777,
             _ => 0o644,
         };
@@ -346,6 +445,16 @@ impl Plain {
         true
     }
 
+    /// With renameat2(2)'s flags.
+    pub(super) fn rename_with(&mut self, from: &[u8], to: &[u8], flags: u32) -> bool {
+        let there = self.names.contains_key(to);
+        match flags {
+            libc::RENAME_NOREPLACE if there => false,
+            libc::RENAME_EXCHANGE => there && self.exchange(from, to),
+            _ => self.rename(from, to),
+        }
+    }
+
     pub(super) fn replace(&mut self, path: &[u8], contents: &[u8]) -> bool {
         let allowed = !self.is_dir(path) && !Self::device(path);
         if allowed {
@@ -356,8 +465,9 @@ impl Plain {
     }
 
     /// Changes the thing itself.
-    pub(super) fn change(&mut self, path: &[u8], change: impl FnOnce(&mut Thing)) {
+    pub(super) fn change(&mut self, path: &[u8], change: impl FnOnce(&mut Thing)) -> bool {
         change(&mut self.things[self.names[path]]);
+        true
     }
 
     pub(super) fn is_file(&self, path: &[u8]) -> bool {

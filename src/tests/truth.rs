@@ -76,11 +76,22 @@ impl Tree {
     }
 
     /// The path of the directory `id`.
-    fn find_dir(&self, id: &SourceId) -> Option<&[u8]> {
+    pub(super) fn find_dir(&self, id: &SourceId) -> Option<&[u8]> {
         self.named
             .iter()
             .find(|(_, attr)| attr.id == *id)
             .map(|(path, _)| path.as_slice())
+    }
+
+    /// All paths of the object `id`.
+    pub(super) fn paths_of(&self, id: &SourceId) -> Vec<Vec<u8>> {
+        let of = self.named.iter().filter(|(_, attr)| attr.id == *id);
+        of.map(|(path, _)| path.clone()).collect()
+    }
+
+    /// Attributes of the object `id`, if it has a name.
+    pub(super) fn find(&self, id: &SourceId) -> Option<&Attr> {
+        self.named.values().find(|attr| attr.id == *id)
     }
 
     /// What `name` below the directory `dir` was.

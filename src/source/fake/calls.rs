@@ -100,12 +100,13 @@ struct Fault {
 }
 
 /// Once-hooks in the order in which they were set: call, point, calls to pass, what to run.
-type Pauses = Vec<(Call, Point, u64, Once)>;
+type Pauses = Vec<(Option<Call>, Point, u64, Once)>;
 
 /// The switchboard in front of a fake tree.
 pub(super) struct Calls {
     counts: Vec<AtomicU64>,
     faults: Mutex<Vec<Fault>>,
+    struck: AtomicU64,
     pauses: Mutex<Pauses>,
     hook: Mutex<Option<Arc<Hook>>>,
 }
@@ -115,6 +116,7 @@ impl Calls {
         Self {
             counts: Call::ALL.iter().map(|_| AtomicU64::new(0)).collect(),
             faults: Mutex::new(Vec::new()),
+            struck: AtomicU64::new(0),
             pauses: Mutex::new(Vec::new()),
             hook: Mutex::new(None),
         }
@@ -155,6 +157,7 @@ impl Calls {
                 return true;
             }
             result = Err(fault.errno);
+            self.struck.fetch_add(1, Ordering::Relaxed);
             fault.lasting
         });
         result
@@ -169,12 +172,20 @@ impl Calls {
         });
     }
 
+    pub(super) fn struck(&self) -> u64 {
+        self.struck.load(Ordering::Relaxed)
+    }
+
     pub(super) fn heal(&self) {
         self.faults.lock().clear();
     }
 
-    pub(super) fn add_pause(&self, call: Call, point: Point, passes: u64, run: Once) {
+    pub(super) fn add_pause(&self, call: Option<Call>, point: Point, passes: u64, run: Once) {
         self.pauses.lock().push((call, point, passes, run));
+    }
+
+    pub(super) fn clear_pauses(&self) {
+        self.pauses.lock().clear();
     }
 
     pub(super) fn pauses(&self) -> usize {
@@ -192,7 +203,7 @@ fn take_due(pauses: &mut Pauses, call: Call, point: Point) -> Vec<Once> {
     let mut index = 0;
     while index < pauses.len() {
         let (of, at, passes, _) = &mut pauses[index];
-        if (*of, *at) != (call, point) {
+        if *at != point || of.is_some_and(|of| of != call) {
             index += 1;
         } else if *passes > 0 {
             *passes -= 1;

@@ -291,7 +291,7 @@ impl<'a> Edit<'a> {
         self.contents_of(&node)
     }
 
-    /// Contents of a file, its name gone or not.
+    /// Contents of a file, or the target of a symlink, its name gone or not.
     pub fn contents_of(&self, node: &Node) -> Result<Vec<u8>> {
         let _world = self.world();
         with_body(node, |body| match body {
@@ -300,8 +300,15 @@ impl<'a> Edit<'a> {
                 data.read(0, &mut bytes);
                 Ok(bytes)
             }
+            Body::Symlink(target) => Ok(target.clone()),
             _ => Err(Errno::INVAL),
         })
+    }
+
+    /// An extended attribute of an object, its name gone or not.
+    pub fn xattr_of(&self, node: &Node, name: impl AsRef<[u8]>) -> Option<Vec<u8>> {
+        let _world = self.world();
+        node.object.state().xattrs.get(name.as_ref()).cloned()
     }
 }
 

@@ -150,6 +150,11 @@ impl FakeSource {
         self.shared.calls.add_fault(call, passes, errno, true);
     }
 
+    /// Faults that have struck so far.
+    pub fn struck(&self) -> u64 {
+        self.shared.calls.struck()
+    }
+
     /// Takes back all faults that have not struck and those that last.
     pub fn heal(&self) {
         self.shared.calls.heal();
@@ -165,17 +170,22 @@ impl FakeSource {
         self.shared.calls.set_hook(None);
     }
 
-    /// Runs `run` once, in the call of this kind after `passes` others, at `point`.
+    /// Runs `run` once, in the call of this kind (any, if `None`) after `passes` others,
+    /// at `point`.
     pub fn pause(
         &self,
-        call: Call,
+        call: impl Into<Option<Call>>,
         point: Point,
         passes: u64,
         run: impl FnOnce() + Send + 'static,
     ) {
-        self.shared
-            .calls
-            .add_pause(call, point, passes, Box::new(run));
+        let run = Box::new(run);
+        self.shared.calls.add_pause(call.into(), point, passes, run);
+    }
+
+    /// Takes back all pauses that have not run yet.
+    pub fn clear_pauses(&self) {
+        self.shared.calls.clear_pauses();
     }
 
     /// Pauses that have not run yet.

@@ -59,9 +59,9 @@ impl Source for FakeSource {
         cookie: u64,
         sink: &mut dyn FnMut(RawEntry<'_>) -> bool,
     ) -> Result<bool> {
-        self.shared.calls.enter(Call::List, b"")?;
         let mut cookie = cookie;
         loop {
+            self.shared.calls.enter(Call::List, b"")?;
             let batch = self.shared.batch.load(Ordering::Relaxed);
             let dtypes = dir.object.fs.config().dtypes;
             let world = self.world();

@@ -12,6 +12,9 @@ use super::object::{Body, Dir, FakeFs, FsConfig, Object};
 use crate::error::{Errno, Result};
 use crate::source::Kind;
 
+/// What is made below a directory with this bit has its group; a directory, the bit too.
+const SET_GID: u16 = 0o2000;
+
 /// Longest name in bytes.
 const NAME_MAX: usize = 255;
 
@@ -213,15 +216,15 @@ impl World {
             Kind::Symlink => Body::Symlink(new.target.to_vec()),
             _ => Body::Special(new.rdev),
         };
-        let owner = (new.uid, new.gid);
-        let object = Object::new(
-            self.serial(),
-            new.kind,
-            &dir.object.fs,
-            new.perm,
-            owner,
-            body,
-        );
+        let above = dir.object.attr(dir.mnt);
+        let (mut perm, mut owner) = (new.perm, (new.uid, new.gid));
+        if above.perm & SET_GID != 0 {
+            owner.1 = above.gid;
+            if new.kind == Kind::Directory {
+                perm |= SET_GID;
+            }
+        }
+        let object = Object::new(self.serial(), new.kind, &dir.object.fs, perm, owner, body);
         set_entry(&dir.object, name, &object)?;
         dir.object.touch();
         Ok(Node {

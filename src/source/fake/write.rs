@@ -19,7 +19,7 @@ const ZERO_RANGE: u32 = 16;
 const XATTR_CREATE: u32 = 1;
 const XATTR_REPLACE: u32 = 2;
 
-/// Makes an object for a caller: its user, its group or the directory's, less its umask.
+/// Makes an object for a caller.
 pub(super) fn make(
     world: &mut World,
     dir: &Node,
@@ -29,19 +29,15 @@ pub(super) fn make(
     (rdev, target): (u32, &[u8]),
     caller: &Caller,
 ) -> Result<Node> {
-    let above = dir.object.attr(dir.mnt);
-    let inherits = above.perm & SET_GID != 0;
-    let mut perm = (mode & !caller.umask & 0o7777) as u16;
-    match kind {
-        Kind::Symlink => perm = 0o777,
-        Kind::Directory if inherits => perm |= SET_GID,
-        _ => {}
-    }
+    let perm = match kind {
+        Kind::Symlink => 0o777,
+        _ => (mode & !caller.umask & 0o7777) as u16,
+    };
     let new = New {
         kind,
         perm,
         uid: caller.uid,
-        gid: if inherits { above.gid } else { caller.gid },
+        gid: caller.gid,
         rdev,
         target,
     };
