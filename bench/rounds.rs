@@ -82,11 +82,26 @@ pub struct Cell {
     pub counted: Option<Counted>,
     /// Requests of the same run, by the daemon's count.
     pub own: Option<Requests>,
+    /// Runs that were repeated because somebody else dropped the kernel's caches meanwhile.
+    pub disturbed: u32,
     /// Why there is nothing to show.
     pub failed: Option<String>,
 }
 
 impl Cell {
+    /// Adds what one step gave.
+    fn take(&mut self, step: Cell) {
+        self.seconds.0.extend(step.seconds.0);
+        self.user.0.extend(step.user.0);
+        self.system.0.extend(step.system.0);
+        self.daemon_cpu.0.extend(step.daemon_cpu.0);
+        self.daemon_user.0.extend(step.daemon_user.0);
+        self.daemon_system.0.extend(step.daemon_system.0);
+        self.rss_kib = self.rss_kib.max(step.rss_kib);
+        self.counted = step.counted.or(self.counted.take());
+        self.own = step.own.or(self.own.take());
+    }
+
     /// For a table.
     pub fn requests(&self) -> String {
         match &self.counted {
@@ -119,6 +134,7 @@ impl Cell {
             "daemon_user": some(&self.daemon_user),
             "daemon_system": some(&self.daemon_system),
             "rss_kib": (self.rss_kib > 0).then_some(self.rss_kib),
+            "disturbed_runs": self.disturbed,
             "failed": self.failed,
         })
     }
@@ -218,9 +234,38 @@ impl Rounds {
         Ok(())
     }
 
+    /// Repeats a step until nobody else dropped the kernel's caches meanwhile. After a drop the
+    /// caches have to be warmed again.
+    fn undisturbed(
+        &mut self,
+        row: &Row,
+        column: usize,
+        cell: &mut Cell,
+        mut step: impl FnMut(&mut Self, &mut Cell) -> io::Result<()>,
+    ) -> io::Result<()> {
+        const TRIES: u32 = 5;
+        for attempt in 1..=TRIES {
+            self.prepare(row.before, column)?;
+            let before = workload::cache_drops();
+            let mut result = Cell::default();
+            step(self, &mut result)?;
+            if workload::cache_drops() == before {
+                cell.take(result);
+                return Ok(());
+            }
+            cell.disturbed += 1;
+            if attempt < TRIES && row.before == Before::WarmUp {
+                self.run(&row.work, column)?;
+                self.run(&row.work, column)?;
+            }
+        }
+        Err(io::Error::other(
+            "somebody else drops the kernel's caches all the time",
+        ))
+    }
+
     /// One timed run of one column.
     fn sample(&mut self, row: &Row, column: usize, cell: &mut Cell) -> io::Result<()> {
-        self.prepare(row.before, column)?;
         let times = |rounds: &Self| {
             let mirror = rounds.columns[column].mirror.as_ref();
             mirror
@@ -248,7 +293,6 @@ impl Rounds {
 
     /// One run that is counted and not timed.
     fn count(&mut self, row: &Row, column: usize, cell: &mut Cell) -> io::Result<()> {
-        self.prepare(row.before, column)?;
         let limits = self.limits();
         let Column {
             kind: Some(kind),
@@ -315,13 +359,13 @@ impl Rounds {
         for round in 0..rounds {
             for column in support::rotation(count, round) {
                 attempt(self, column, "run", &mut |all, cell| {
-                    all.sample(row, column, cell)
+                    all.undisturbed(row, column, cell, |all, cell| all.sample(row, column, cell))
                 });
             }
         }
         for column in 0..count {
             attempt(self, column, "count", &mut |all, cell| {
-                all.count(row, column, cell)
+                all.undisturbed(row, column, cell, |all, cell| all.count(row, column, cell))
             });
         }
         for (column, cell) in self.columns.iter_mut().zip(&cells) {
