@@ -80,7 +80,13 @@ impl MountOptions {
         flags.set(MountFlags::NOEXEC, self.noexec);
         flags.set(MountFlags::NOATIME, self.noatime);
         let data = CString::new(data).map_err(io::Error::other)?;
-        rustix::mount::mount(self.fsname.as_os_str(), mountpoint, "fuse.nameifs", flags, &*data)?;
+        rustix::mount::mount(
+            self.fsname.as_os_str(),
+            mountpoint,
+            "fuse.nameifs",
+            flags,
+            &*data,
+        )?;
         Ok(device)
     }
 
