@@ -239,6 +239,8 @@ mod tests {
         }
         std::fs::remove_file(path("b")).expect("unlink");
         assert_eq!(next(&watcher), [name("b", Change::Deleted)]);
+        // A directory that somebody has open is not gone when it is removed.
+        drop(fd);
         std::fs::remove_dir(dir.path()).expect("rmdir");
         assert_eq!(next(&watcher).last(), Some(&Event::Ended { watch }));
         Watcher::<Arc<OwnedFd>>::close(&watcher);
