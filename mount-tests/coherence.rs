@@ -183,6 +183,45 @@ fn one_absence_ends_the_listing() {
     }
 }
 
+/// A listing is never older than the attributes that the kernel was told of its
+/// directory: the kernel keeps a listing for as long as the mtime stays the same, so
+/// an old listing told after the new mtime would stay for ever.
+#[test]
+fn listing_not_older_than_attributes() {
+    need!();
+    let setup = Setup::mode("ttl").arg("--attr-ttl=20ms").arg("--ttl=1s");
+    let mounted = setup.arg("--negative-ttl=1s").mount();
+    for i in 0..5 {
+        let name = format!("n-{i}");
+        listed(mounted.path(), &name).expect("a listing");
+        put(mounted.below(&name), "");
+        let new = mounted
+            .source()
+            .metadata()
+            .expect("stat")
+            .modified()
+            .expect("mtime");
+        let told = until(BOUND, || {
+            let seen = mounted
+                .path()
+                .metadata()
+                .expect("stat")
+                .modified()
+                .expect("mtime");
+            (seen == new).then_some(())
+        });
+        assert!(told.is_some(), "the old mtime is told for ever");
+        let shown = until(BOUND, || {
+            (listed(mounted.path(), &name) == Ok(true)).then_some(())
+        });
+        assert!(
+            shown.is_some(),
+            "round {i}: the new mtime was told, the old listing stays"
+        );
+    }
+    mounted.unmount();
+}
+
 /// A failed open is news: when open finds that a file is gone, stat says so too,
 /// however long the timeout.
 #[test]
