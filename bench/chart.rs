@@ -45,7 +45,7 @@ pub struct Chart {
 }
 
 const WIDTH: i32 = 920;
-const LEFT: i32 = 170;
+const LEFT: i32 = 190;
 const RIGHT: i32 = 190;
 const TOP: i32 = 92;
 const BAR: i32 = 17;
@@ -122,10 +122,14 @@ impl Scale {
     }
 }
 
+fn chart_origin(chart: &Chart, scale: &Scale) -> i32 {
+    chart.reference.map_or(LEFT, |r| scale.x(r))
+}
+
 /// Three significant digits, no more.
 pub fn short(value: f64) -> String {
     match value {
-        v if v.is_nan() => "no value".into(),
+        v if v.is_nan() => String::new(),
         0.0 => "0".into(),
         v if v >= 100.0 => crate::support::thousands(v.round() as u64),
         v if v >= 10.0 => format!("{v:.1}"),
@@ -184,6 +188,8 @@ impl Chart {
 
         let scale = Scale::of(self);
         let floor = height - BOTTOM;
+        // A ratio grows away from "the same", to the left where it is better.
+        let origin = chart_origin(self, &scale);
         for tick in scale.ticks() {
             let x = scale.x(tick);
             area.draw(&PathElement::new(
@@ -201,25 +207,22 @@ impl Chart {
             for (index, bar) in group.bars.iter().enumerate() {
                 let colour = COLOURS[index % COLOURS.len()];
                 let line = y + BAR / 2;
-                if bar.value.is_finite() {
-                    let corners = [(LEFT, y + 2), (scale.x(bar.value), y + BAR - 2)];
-                    area.draw(&Rectangle::new(corners, colour.filled()))?;
-                    let ends = [scale.x(bar.low), scale.x(bar.high)];
-                    let spread = vec![(ends[0], line), (ends[1], line)];
-                    area.draw(&PathElement::new(spread, INK.stroke_width(1)))?;
-                    for end in ends {
-                        let tip = vec![(end, line - 3), (end, line + 3)];
-                        area.draw(&PathElement::new(tip, INK.stroke_width(1)))?;
-                    }
-                }
-                let after = if bar.value.is_finite() {
-                    scale.x(bar.value.max(bar.high))
-                } else {
-                    LEFT
-                };
-                let words = format!("{} {}", short(bar.value), bar.note);
-                text(words.trim_end(), (after + 7, line), 12, left, INK)?;
                 y += BAR;
+                if !bar.value.is_finite() {
+                    continue;
+                }
+                let corners = [(origin, line - 6), (scale.x(bar.value), line + 6)];
+                area.draw(&Rectangle::new(corners, colour.filled()))?;
+                let ends = [scale.x(bar.low), scale.x(bar.high)];
+                let spread = vec![(ends[0], line), (ends[1], line)];
+                area.draw(&PathElement::new(spread, INK.stroke_width(1)))?;
+                for end in ends {
+                    let tip = vec![(end, line - 3), (end, line + 3)];
+                    area.draw(&PathElement::new(tip, INK.stroke_width(1)))?;
+                }
+                let after = ends[1].max(origin) + 7;
+                let words = format!("{} {}", short(bar.value), bar.note);
+                text(words.trim_end(), (after, line), 12, left, INK)?;
             }
             y += GAP;
         }

@@ -223,10 +223,10 @@ fn details(columns: &[Column], results: &Results) -> Table {
                 support::seconds(cell.seconds.max()),
                 format!("{:.1} ms", cell.daemon_cpu.median()),
                 format!("{} MiB", cell.rss_kib / 1024),
-                match cell.agree() {
+                match cell.difference() {
                     None => "-".into(),
-                    Some(true) => "agree".into(),
-                    Some(false) => "DISAGREE".to_owned(),
+                    Some(0) => "agree".into(),
+                    Some(n) => format!("differ by {n}"),
                 },
             ]);
         }
@@ -332,6 +332,13 @@ fn bench(args: &Args) -> io::Result<bool> {
     for what in What::value_variants() {
         if args.only.is_empty() || args.only.contains(what) {
             let row = what.row();
+            if row.before == Before::DropCaches && !rustix::process::geteuid().is_root() {
+                eprintln!(
+                    "{}: left out, only root may drop the kernel's caches",
+                    row.name
+                );
+                continue;
+            }
             eprintln!("{}: {}", row.name, what.about());
             rows.push((*what, all.row(&row, usize::from(args.rounds))));
         }
@@ -340,7 +347,8 @@ fn bench(args: &Args) -> io::Result<bool> {
     println!("{}", overview(&all.columns, &rows).render());
     println!("{}", details(&all.columns, &rows).render());
     println!("ratio: median of the rounds' ratios to the source; 90 %: interval that holds it.");
-    println!("counts: the kernel's count of requests against .nameifs/stats.");
+    println!("counts: the kernel's count of requests against .nameifs/stats, whose reading costs");
+    println!("a LOOKUP or GETATTR more once a timeout has passed.");
     println!(
         "load average: {} before, {} after (others were busy where it exceeds the bench's own).",
         machine["load_before"], machine["load_after"]

@@ -19,7 +19,7 @@ use crate::{guard, passthrough, stats};
 /// What happens before each run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Before {
-    /// Two runs that do not count, once.
+    /// Two runs that do not count, once, and again whenever somebody dropped the caches.
     WarmUp,
     /// The kernel forgets every dentry and inode, before each run.
     DropCaches,
@@ -47,6 +47,8 @@ pub struct Column {
     pub mirror: Option<Mirror>,
     /// Whether it showed the same tree as the source.
     pub same_tree: bool,
+    /// The count of cache drops at which it was last warm for the current row.
+    warm: Option<u64>,
 }
 
 impl Column {
@@ -57,6 +59,7 @@ impl Column {
             kind,
             mirror: None,
             same_tree: true,
+            warm: None,
         }
     }
 }
@@ -82,11 +85,26 @@ pub struct Cell {
     pub counted: Option<Counted>,
     /// Requests of the same run, by the daemon's count.
     pub own: Option<Requests>,
+    /// Runs that were repeated because somebody else dropped the kernel's caches meanwhile.
+    pub disturbed: u32,
     /// Why there is nothing to show.
     pub failed: Option<String>,
 }
 
 impl Cell {
+    /// Adds what one step gave.
+    fn take(&mut self, step: Cell) {
+        self.seconds.0.extend(step.seconds.0);
+        self.user.0.extend(step.user.0);
+        self.system.0.extend(step.system.0);
+        self.daemon_cpu.0.extend(step.daemon_cpu.0);
+        self.daemon_user.0.extend(step.daemon_user.0);
+        self.daemon_system.0.extend(step.daemon_system.0);
+        self.rss_kib = self.rss_kib.max(step.rss_kib);
+        self.counted = step.counted.or(self.counted.take());
+        self.own = step.own.or(self.own.take());
+    }
+
     /// For a table.
     pub fn requests(&self) -> String {
         match &self.counted {
@@ -95,10 +113,11 @@ impl Cell {
         }
     }
 
-    /// Whether the daemon counted what the kernel counted; `None` where one of them did not count.
-    pub fn agree(&self) -> Option<bool> {
+    /// By how many requests the daemon's count differs from the kernel's; `None` where one of
+    /// them did not count.
+    pub fn difference(&self) -> Option<u64> {
         let (counted, own) = (self.counted.as_ref()?, self.own.as_ref()?);
-        Some(counted.lost == 0 && stats::without_forgets(own) == counted.requests)
+        Some(counted.lost + stats::distance(&stats::without_forgets(own), &counted.requests))
     }
 
     /// For the result file; ratios are to `reference`.
@@ -114,11 +133,12 @@ impl Cell {
                 "total": c.total, "lost": c.lost, "by_opcode": c.requests,
             })),
             "requests_by_own_count": self.own,
-            "counts_agree": self.agree(),
+            "counts_differ_by": self.difference(),
             "daemon_cpu_ms": some(&self.daemon_cpu),
             "daemon_user": some(&self.daemon_user),
             "daemon_system": some(&self.daemon_system),
             "rss_kib": (self.rss_kib > 0).then_some(self.rss_kib),
+            "disturbed_runs": self.disturbed,
             "failed": self.failed,
         })
     }
@@ -218,9 +238,49 @@ impl Rounds {
         Ok(())
     }
 
+    /// Two runs that do not count, if the column's caches are not warm or somebody has dropped
+    /// the kernel's since.
+    fn warm_up(&mut self, row: &Row, column: usize) -> io::Result<()> {
+        let drops = workload::cache_drops();
+        if row.before == Before::WarmUp && self.columns[column].warm != Some(drops) {
+            self.run(&row.work, column)?;
+            self.run(&row.work, column)?;
+            self.columns[column].warm = Some(drops);
+        }
+        Ok(())
+    }
+
+    /// Repeats a step until nobody else dropped the kernel's caches meanwhile.
+    fn undisturbed(
+        &mut self,
+        row: &Row,
+        column: usize,
+        cell: &mut Cell,
+        mut step: impl FnMut(&mut Self, &mut Cell) -> io::Result<()>,
+    ) -> io::Result<()> {
+        const TRIES: u32 = 10;
+        for _ in 0..TRIES {
+            self.warm_up(row, column)?;
+            self.prepare(row.before, column)?;
+            let drops = workload::cache_drops();
+            let cold = row.before == Before::WarmUp && self.columns[column].warm != Some(drops);
+            let mut result = Cell::default();
+            if !cold {
+                step(self, &mut result)?;
+            }
+            if !cold && workload::cache_drops() == drops {
+                cell.take(result);
+                return Ok(());
+            }
+            cell.disturbed += 1;
+        }
+        Err(io::Error::other(
+            "somebody else drops the kernel's caches all the time",
+        ))
+    }
+
     /// One timed run of one column.
     fn sample(&mut self, row: &Row, column: usize, cell: &mut Cell) -> io::Result<()> {
-        self.prepare(row.before, column)?;
         let times = |rounds: &Self| {
             let mirror = rounds.columns[column].mirror.as_ref();
             mirror
@@ -248,7 +308,6 @@ impl Rounds {
 
     /// One run that is counted and not timed.
     fn count(&mut self, row: &Row, column: usize, cell: &mut Cell) -> io::Result<()> {
-        self.prepare(row.before, column)?;
         let limits = self.limits();
         let Column {
             kind: Some(kind),
@@ -306,22 +365,21 @@ impl Rounds {
                     Some(_) => Ok(()),
                 },
             );
-            for _ in 0..if row.before == Before::WarmUp { 2 } else { 0 } {
-                attempt(self, column, "warm-up", &mut |all, _| {
-                    all.run(&row.work, column).map(drop)
-                });
-            }
+            self.columns[column].warm = None;
+            attempt(self, column, "warm-up", &mut |all, _| {
+                all.warm_up(row, column)
+            });
         }
         for round in 0..rounds {
             for column in support::rotation(count, round) {
                 attempt(self, column, "run", &mut |all, cell| {
-                    all.sample(row, column, cell)
+                    all.undisturbed(row, column, cell, |all, cell| all.sample(row, column, cell))
                 });
             }
         }
         for column in 0..count {
             attempt(self, column, "count", &mut |all, cell| {
-                all.count(row, column, cell)
+                all.undisturbed(row, column, cell, |all, cell| all.count(row, column, cell))
             });
         }
         for (column, cell) in self.columns.iter_mut().zip(&cells) {

@@ -70,3 +70,12 @@ pub fn without_forgets(requests: &Requests) -> Requests {
         .map(|(k, v)| (k.clone(), *v))
         .collect()
 }
+
+/// The sum of the differences of all opcodes.
+pub fn distance(one: &Requests, other: &Requests) -> u64 {
+    let get = |requests: &Requests, key: &String| requests.get(key).copied().unwrap_or(0);
+    let all = one
+        .keys()
+        .chain(other.keys().filter(|k| !one.contains_key(*k)));
+    all.map(|key| get(one, key).abs_diff(get(other, key))).sum()
+}

@@ -365,6 +365,20 @@ pub fn fingerprint(root: &Path, limits: &Limits) -> io::Result<(u64, u64)> {
     }
 }
 
+/// How often anybody has dropped the kernel's caches since it started.
+pub fn cache_drops() -> u64 {
+    let vmstat = fs::read_to_string("/proc/vmstat").unwrap_or_default();
+    let count = |key: &str| {
+        vmstat
+            .lines()
+            .find_map(|l| l.strip_prefix(key)?.trim().parse::<u64>().ok())
+    };
+    ["drop_pagecache ", "drop_slab "]
+        .into_iter()
+        .filter_map(count)
+        .sum::<u64>()
+}
+
 /// Drops the kernel's dentries and inodes, of every filesystem.
 pub fn drop_kernel_caches() -> io::Result<()> {
     fs::write("/proc/sys/vm/drop_caches", "2")

@@ -509,7 +509,9 @@ impl Mounted {
             return None;
         }
         let log = self.log() + &self.stderr();
-        let bad = |l: &&str| l.contains(" ERROR ") || l.contains("panicked");
+        // A reply to a caller that was killed meanwhile has nobody to go to.
+        let late = "Failed to send FUSE reply: No such file or directory";
+        let bad = |l: &&str| (l.contains(" ERROR ") && !l.contains(late)) || l.contains("panicked");
         if let Some(line) = log.lines().find(bad) {
             return Some(format!("the log says: {line}"));
         }

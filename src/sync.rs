@@ -62,6 +62,10 @@ mod model {
         pub fn read_recursive(&self) -> RwLockReadGuard<'_, T> {
             self.read()
         }
+        /// Takes the lock shared if nobody holds it exclusively.
+        pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+            self.0.try_read().ok()
+        }
         /// Takes the lock exclusively if nobody holds it.
         pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
             self.0.try_write().ok()

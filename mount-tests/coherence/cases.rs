@@ -50,11 +50,15 @@ pub fn warm_all(dir: &Path) {
     }
 }
 
-pub fn listed(dir: &Path, name: &str) -> bool {
-    let entries = fs::read_dir(dir).expect("a directory");
-    entries
-        .map(|e| e.expect("an entry").file_name())
-        .any(|n| n == name)
+/// Whether a listing has the name. A directory that another took the place of may be
+/// stale for a moment: then this is an error, as any other answer that is not true.
+pub fn listed(dir: &Path, name: &str) -> Result<bool, String> {
+    let wrong = |e: std::io::Error| format!("list {}: {e}", dir.display());
+    let mut found = false;
+    for entry in fs::read_dir(dir).map_err(wrong)? {
+        found |= entry.map_err(wrong)?.file_name() == name;
+    }
+    Ok(found)
 }
 
 pub fn error_of<T>(result: std::io::Result<T>) -> i32 {
@@ -70,7 +74,7 @@ pub fn absent(dir: &Path, name: &str) -> Seen {
         ("readlink", error_of(fs::read_link(&path))),
         ("stat", error_of(path.metadata())),
     ];
-    let listed = listed(dir, name);
+    let listed = listed(dir, name)?;
     if found.iter().all(|(_, e)| *e == libc::ENOENT) && !listed {
         return Ok(());
     }
@@ -86,7 +90,7 @@ pub fn holds(dir: &Path, name: &str, text: &str) -> Seen {
         .symlink_metadata()
         .map_err(|e| format!("lstat {name}: {e}"))?;
     let read = fs::read_to_string(&path).map_err(|e| format!("read {name}: {e}"))?;
-    let listed = listed(dir, name);
+    let listed = listed(dir, name)?;
     if read == text && stat.len() == text.len() as u64 && listed {
         return Ok(());
     }

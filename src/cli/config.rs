@@ -431,7 +431,7 @@ impl Config {
                 ..Options::default()
             },
             mount: MountOptions {
-                fsname: String::new(),
+                fsname: OsString::new(),
                 read_only: ro,
                 nosuid: listed.nosuid,
                 nodev: listed.nodev,
@@ -447,14 +447,19 @@ impl Config {
 
     /// What /proc/mounts shows as the source, given the source's absolute path; with commas
     /// and backslashes escaped where it goes into a list of options.
-    pub fn shown_source(&self, source: &Path, in_list: bool) -> String {
+    pub fn shown_source(&self, source: &Path, in_list: bool) -> OsString {
         let name = self.fsname.as_deref().unwrap_or(source.as_os_str());
-        let name = name.to_string_lossy();
-        if in_list {
-            name.replace('\\', "\\\\").replace(',', "\\,")
-        } else {
-            name.into_owned()
+        if !in_list {
+            return name.to_owned();
         }
+        let mut escaped = Vec::with_capacity(name.len());
+        for &byte in name.as_bytes() {
+            if matches!(byte, b',' | b'\\') {
+                escaped.push(b'\\');
+            }
+            escaped.push(byte);
+        }
+        OsString::from_vec(escaped)
     }
 }
 

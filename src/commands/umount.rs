@@ -96,6 +96,11 @@ pub fn detach(mountpoint: &Path, lazy: bool) -> io::Result<()> {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr);
+    if said.contains("not found in") || said.contains("not permitted") {
+        return Err(io::Error::other(
+            "only root and the user who mounted it may do that",
+        ));
+    }
     if said.contains("busy") {
         return Err(io::Error::from_raw_os_error(libc::EBUSY));
     }

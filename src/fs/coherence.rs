@@ -158,7 +158,7 @@ impl<S: Source> Fs<S> {
         }
     }
 
-    /// A rename whose both ends are watched: the dentry moves, identity and all.
+    /// A rename whose both ends are watched: the dentry moves, identity and all
     fn follow_rename(
         &self,
         watches: &Watches<S::Node>,
@@ -183,12 +183,15 @@ impl<S: Source> Fs<S> {
         };
         let moved = self.namei.dcache.peek(*old_dir, old);
         let replaced = self.namei.dcache.peek(*new_dir, new);
-        if self
-            .namei
-            .renamed((*old_dir, old), (*new_dir, new), 0)
-            .is_err()
-        {
-            return;
+        self.namei.forget(*old_dir, old);
+        self.namei.forget(*new_dir, new);
+        if let Some(moved) = moved {
+            // Without a name the object could not be reached until it is looked up. The
+            // event alone does not tell which it has by now: it may be half an exchange.
+            self.namei.find_again(moved, *new_dir, new);
+        }
+        for dir in [*old_dir, *new_dir] {
+            self.namei.changed(dir);
         }
         for (dir, name) in [(*old_dir, &from.name[..]), (*new_dir, to_name)] {
             let Some(parent) = self.nodeid(dir) else {
@@ -201,6 +204,7 @@ impl<S: Source> Fs<S> {
             self.notices().push(Notice::Inode { nodeid: parent });
         }
         for inode in [moved, replaced].into_iter().flatten() {
+            self.namei.changed(inode);
             self.tell_attr(*new_dir, inode, false);
         }
     }

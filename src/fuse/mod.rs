@@ -11,7 +11,7 @@ mod backing;
 mod transport;
 mod wire;
 
-use std::ffi::{CString, OsStr};
+use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -38,7 +38,7 @@ const NOTIFIERS: usize = 4;
 #[derive(Clone, Debug, Default)]
 pub struct MountOptions {
     /// What /proc/mounts shows as the mounted device.
-    pub fsname: String,
+    pub fsname: OsString,
     /// The kernel refuses every change.
     pub read_only: bool,
     /// set-user-id has no effect.
@@ -80,13 +80,20 @@ impl MountOptions {
         flags.set(MountFlags::NOEXEC, self.noexec);
         flags.set(MountFlags::NOATIME, self.noatime);
         let data = CString::new(data).map_err(io::Error::other)?;
-        rustix::mount::mount(&self.fsname, mountpoint, "fuse.nameifs", flags, &*data)?;
+        rustix::mount::mount(
+            self.fsname.as_os_str(),
+            mountpoint,
+            "fuse.nameifs",
+            flags,
+            &*data,
+        )?;
         Ok(device)
     }
 
     fn config(&self) -> fuser::Config {
         let mut list = vec![
-            MountOption::FSName(self.fsname.clone()),
+            // fuser takes text only.
+            MountOption::FSName(self.fsname.to_string_lossy().into_owned()),
             MountOption::Subtype("nameifs".into()),
             MountOption::DefaultPermissions,
         ];

@@ -148,6 +148,27 @@ impl<S: Source> Namei<S> {
         }
     }
 
+    /// Looks whether `name` below `parent` is the object `inode`, and caches it if so.
+    pub fn find_again(&self, inode: InodeId, parent: InodeId, name: QStr<'_>) {
+        let found = || -> Result<bool> {
+            let dir = self.dir(parent)?;
+            let moment = dir.begin();
+            let filename = self.names.getname_from(name.as_bytes())?;
+            let attr = self
+                .source
+                .stat_at(&self.node(parent)?, filename.as_cstr())?;
+            let same = self.is_object(inode, &attr);
+            if same {
+                self.dcache
+                    .add(parent, &mut dir.lock(), name, Some(inode), moment);
+            }
+            Ok(same)
+        };
+        if let Err(e) = found() {
+            tracing::trace!(error = %e, "a moved name is gone again");
+        }
+    }
+
     /// The attributes of an inode are not what they were.
     pub fn changed(&self, inode: InodeId) {
         self.dcache.inodes.with_mut(inode, |i| i.forget_attr());

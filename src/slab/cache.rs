@@ -8,24 +8,26 @@
 //! a thread's magazines, in the depot, or in its slab. With
 //! [`SlabFlags::MAGAZINES`] alloc and drop touch only the thread's own seat, at
 //! no atomic read-modify-write and no lock, but for one visit to the cache's
-//! lock per `ROUNDS` operations at most. Constructors and destructors run
-//! outside the lock. Lock order: a cache's lock is a leaf; nothing is locked
-//! and no code of `T` runs under it.
+//! lock per `ROUNDS` operations at most. Lock order: a cache's lock is a leaf;
+//! nothing is locked under it and no code of `T` (constructor, destructor) runs
+//! under it.
 //!
 //! What it does not do: it reaches into no other thread's magazines, so
 //! [`KmemCache::shrink`] leaves those alone until their thread ends.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::panic::Location;
 use std::sync::{Arc, Weak};
 
-use super::info::Listed;
 use super::layout::Shape;
-use super::lists::List;
+use super::lists::kept_empty;
 use super::magazine::{Depot, ROUNDS, Rounds};
-use super::page::{Handle, Home, Lent, Mine, PerThread, RawSlab};
-use super::store::{Store, kept_empty};
+use super::owner::Owner;
+use super::page::{Handle, Home, Lent, Mine, PerThread, RawSlab, Taken};
+use super::store::Store;
 use super::thread::{self, Enrolled};
+use super::watch::Watch;
 use super::{AllocError, CacheInfo, Registry, SlabFlags};
 use crate::sync::Mutex;
 use crate::sync::atomic::AtomicBool;
@@ -38,16 +40,20 @@ const BATCH_BYTES: usize = 32 << 10;
 
 /// A named cache of objects of type `T`. Clones are the same cache, which ends
 /// with the last of them.
+///
+/// Objects that are still out then are reported as a leak; they stay valid, and
+/// the memory goes when the last of them does. See the [module](super) for the
+/// contract.
 pub struct KmemCache<T: Send + 'static> {
-    core: Arc<Core<T>>,
-    _owner: Arc<Owner<T>>,
+    pub(super) core: Arc<Core<T>>,
+    owner: Arc<Owned<T>>,
 }
 
 impl<T: Send + 'static> Clone for KmemCache<T> {
     fn clone(&self) -> Self {
         Self {
             core: self.core.clone(),
-            _owner: self._owner.clone(),
+            owner: self.owner.clone(),
         }
     }
 }
@@ -55,7 +61,8 @@ impl<T: Send + 'static> Clone for KmemCache<T> {
 /// A borrowed object; dropping it gives the object back, from any thread.
 ///
 /// The object is as its last user left it, or as the constructor made it.
-pub struct Obj<T: Send + 'static>(Lent<T, Core<T>>);
+/// Forgetting an `Obj` leaks the object, which its cache reports at its end.
+pub struct Obj<T: Send + 'static>(pub(super) Lent<T, Core<T>>);
 
 impl<T: Send + 'static> Deref for Obj<T> {
     type Target = T;
@@ -85,33 +92,48 @@ impl<T: Send + 'static> fmt::Debug for KmemCache<T> {
 }
 
 /// Ends the cache when its last [`KmemCache`] goes.
-struct Owner<T: Send + 'static>(Arc<Core<T>>);
+struct Owned<T: Send + 'static>(Arc<Core<T>>);
 
-impl<T: Send + 'static> Drop for Owner<T> {
+impl<T: Send + 'static> Drop for Owned<T> {
     fn drop(&mut self) {
         self.0.end();
     }
 }
 
 /// What a cache's handles, objects and threads share.
-struct Core<T: Send + 'static> {
-    name: String,
-    shape: Shape,
+pub(super) struct Core<T: Send + 'static> {
+    pub(super) name: String,
+    pub(super) flags: SlabFlags,
+    pub(super) shape: Shape,
+    /// Objects that an empty magazine is refilled with from slabs.
     batch: usize,
-    ctor: Box<dyn Fn() -> T + Send + Sync>,
-    threads: PerThread<Rounds<Handle<T>>>,
-    ended: AtomicBool,
+    pub(super) ctor: Box<dyn Fn() -> T + Send + Sync>,
+    pub(super) threads: PerThread<Rounds<Handle<T>>>,
+    /// Debug modes and faults, if there are any; then there are no magazines.
+    pub(super) watch: Watch,
+    pub(super) ended: AtomicBool,
     me: Weak<Core<T>>,
-    state: Mutex<State<T>>,
+    pub(super) state: Mutex<State<T>>,
 }
 
-struct State<T: Send + 'static> {
-    store: Store<T>,
-    depot: Depot<Handle<T>>,
+/// What a cache's lock guards.
+pub(super) struct State<T: Send + 'static> {
+    pub(super) store: Store<T>,
+    pub(super) depot: Depot<Handle<T>>,
     /// Rounds of threads that ended, on their way to their slabs.
     loose: Vec<Handle<T>>,
     /// The ended cache's hold on itself while objects are out (S4).
     afterlife: Option<Arc<Core<T>>>,
+}
+
+impl<T: Send + 'static> State<T> {
+    /// Objects that are lent out. Exact when nobody allocates or frees.
+    pub(super) fn lent(&self, threads: &PerThread<Rounds<Handle<T>>>) -> usize {
+        let rounds: usize = threads.counts().map(|count| count.load(Relaxed)).sum();
+        self.store
+            .taken()
+            .saturating_sub(rounds + self.depot.rounds() + self.loose.len())
+    }
 }
 
 impl<T: Send + 'static> KmemCache<T> {
@@ -119,28 +141,36 @@ impl<T: Send + 'static> KmemCache<T> {
     ///
     /// The name is made fit for `.slabinfo`: characters other than letters,
     /// digits, `_` and `-` become `_`, and a name that `registry` has already
-    /// gets a number.
+    /// gets a number. Debug modes and faults are those that the registry's
+    /// options say for the name.
+    ///
+    /// # Panics
+    ///
+    /// If `T` is so large that no slab of it can be addressed.
     pub fn create(
         registry: &Registry,
         name: &str,
         flags: SlabFlags,
         ctor: impl Fn() -> T + Send + Sync + 'static,
     ) -> Self {
-        let line = flags.contains(SlabFlags::HWCACHE_ALIGN);
-        let shape = Shape::new(size_of::<T>(), align_of::<T>(), line, false)
-            .expect("a type's size leaves room for padding");
-        let magazines = flags.contains(SlabFlags::MAGAZINES);
-        let core = registry.register(name, |name| {
+        let core = registry.register(name, |settings| {
+            let watch = Watch::new(settings.modes, settings.fault, settings.reporter);
+            let line = flags.contains(SlabFlags::HWCACHE_ALIGN);
+            let shape = Shape::new(size_of::<T>(), align_of::<T>(), line, watch.has_zones())
+                .expect("an object and its padding can be addressed");
+            let magazines = flags.contains(SlabFlags::MAGAZINES) && !watch.is_on();
             Arc::new_cyclic(|me| Core {
-                name,
+                name: settings.name,
+                flags,
                 shape,
                 batch: (BATCH_BYTES / shape.stride).clamp(1, ROUNDS / 2),
                 ctor: Box::new(ctor),
                 threads: PerThread::new(magazines),
+                watch,
                 ended: AtomicBool::new(false),
                 me: me.clone(),
                 state: Mutex::new(State {
-                    store: Store::new(shape.count, shape.slab_bytes()),
+                    store: Store::new(shape),
                     depot: Depot::new((DEPOT_BYTES / shape.stride / ROUNDS).max(2)),
                     loose: Vec::new(),
                     afterlife: None,
@@ -148,41 +178,64 @@ impl<T: Send + 'static> KmemCache<T> {
             })
         });
         Self {
-            _owner: Arc::new(Owner(core.clone())),
+            owner: Arc::new(Owned(core.clone())),
             core,
         }
     }
 
     /// Lends an object, in the state in which it was last given back.
     ///
-    /// Fails if no object is free and the system has no memory for a slab.
+    /// Fails if no object is free and the system has no memory for a slab, or
+    /// if a failure was asked for.
     #[inline]
+    #[track_caller]
     pub fn alloc(&self) -> Result<Obj<T>, AllocError> {
         let handle = match self.core.threads.mine().and_then(|seat| seat.pop()) {
             Some(handle) => handle,
-            None => self.core.alloc_slowly()?,
+            None => self.core.alloc_slowly(Location::caller())?,
         };
         Ok(Obj(Lent::new(handle, &self.core)))
     }
 
-    /// Lends `count` objects under one lock, or none.
+    /// Lends `count` objects, or none, past the magazines and under one lock.
+    #[track_caller]
     pub fn alloc_bulk(&self, count: usize) -> Result<Vec<Obj<T>>, AllocError> {
-        self.core.alloc_bulk(count, &self.core)
+        let lend = |handle| Obj(Lent::new(handle, &self.core));
+        let mut objects = Vec::new();
+        objects.try_reserve_exact(count).map_err(|_| AllocError)?;
+        while objects.len() < count {
+            let missing = count - objects.len();
+            let first = match self.core.watch.is_on() {
+                true => self.core.alloc_watched(Location::caller()),
+                false => self
+                    .core
+                    .take(missing, &mut |handle| objects.push(lend(handle))),
+            };
+            objects.push(lend(first?));
+        }
+        Ok(objects)
     }
 
-    /// Gives objects back under one lock, past the magazines. Objects of other
-    /// caches are given back to theirs.
+    /// Gives objects back past the magazines and under one lock. Objects of
+    /// other caches are given back to theirs.
     pub fn free_bulk(&self, objects: impl IntoIterator<Item = Obj<T>>) {
         let handles = objects
             .into_iter()
             .filter_map(|object| object.0.into_handle(&self.core).ok());
-        drop(self.core.put(handles.collect::<Vec<_>>()));
+        let handles: Vec<_> = handles.collect();
+        if self.core.watch.is_on() {
+            handles
+                .into_iter()
+                .for_each(|handle| drop(self.core.free_watched(handle)));
+        } else {
+            drop(self.core.put(handles));
+        }
     }
 
     /// Gives the empty slabs back to the system, after the depot's and the
     /// calling thread's magazines; returns their bytes.
     pub fn shrink(&self) -> usize {
-        self.core.shrink()
+        self.core.shrink_all()
     }
 
     /// The cache's name, as in `.slabinfo`.
@@ -192,7 +245,7 @@ impl<T: Send + 'static> KmemCache<T> {
 
     /// The cache's row of `.slabinfo`.
     pub fn info(&self) -> CacheInfo {
-        self.core.info()
+        self.core.row()
     }
 }
 
@@ -214,74 +267,85 @@ impl<T: Send + 'static> Core<T> {
 
     #[cold]
     #[inline(never)]
-    fn alloc_slowly(&self) -> Result<Handle<T>, AllocError> {
+    fn alloc_slowly(&self, site: &'static Location<'static>) -> Result<Handle<T>, AllocError> {
+        if self.watch.is_on() {
+            return self.alloc_watched(site);
+        }
         let Some(seat) = self.seat() else {
             return self.take(1, &mut |_| {});
         };
         let (full, spare) = self.state.lock().depot.take_full(seat.spare());
-        if let Some(full) = full {
-            seat.load(full);
-        } else {
-            seat.keep(spare);
+        match full {
+            Some(full) => seat.load(full),
+            None => seat.keep(spare),
         }
         if let Some(handle) = seat.pop() {
             return Ok(handle);
         }
+        // The constructor of a new slab may have used this thread's seat meanwhile.
         let mut over = Vec::new();
         let handle = self.take(self.batch, &mut |handle| {
             over.extend(seat.push(handle).err())
         });
-        self.put(over);
+        if !over.is_empty() {
+            drop(self.put(over));
+        }
         handle
     }
 
     /// Takes `count` objects from slabs: one to return, the others for `rest`,
     /// which may get fewer.
     fn take(&self, count: usize, rest: &mut dyn FnMut(Handle<T>)) -> Result<Handle<T>, AllocError> {
+        let constructed = |taken| match taken {
+            Taken::Constructed(handle) => Some(handle),
+            Taken::Poisoned(_) => None,
+        };
         loop {
             let mut state = self.state.lock();
-            if let Some(first) = state.store.take() {
-                (1..count).map_while(|_| state.store.take()).for_each(rest);
+            if let Some(first) = state.store.take().and_then(constructed) {
+                let others = (1..count).map_while(|_| state.store.take().and_then(constructed));
+                others.for_each(rest);
                 return Ok(first);
             }
             drop(state);
-            let slab = RawSlab::new(self.shape, &*self.ctor)?;
-            self.state.lock().store.add(slab);
+            self.grow()?;
         }
     }
 
-    fn alloc_bulk(&self, count: usize, me: &Arc<Self>) -> Result<Vec<Obj<T>>, AllocError> {
-        let mut objects = Vec::new();
-        objects.try_reserve_exact(count).map_err(|_| AllocError)?;
-        while objects.len() < count {
-            let missing = count - objects.len();
-            let first = self.take(missing, &mut |handle| {
-                objects.push(Obj(Lent::new(handle, me)))
-            })?;
-            objects.push(Obj(Lent::new(first, me)));
-        }
-        Ok(objects)
+    /// Adds a slab.
+    pub(super) fn grow(&self) -> Result<(), AllocError> {
+        let slab = RawSlab::new(self.shape, self.watch.poisons(), &*self.ctor)?;
+        self.state.lock().store.add(slab);
+        Ok(())
     }
 
     /// Puts objects into their slabs, and the loose ones. Returns the ended
     /// cache's hold on itself if these were its last objects.
     fn put(&self, handles: impl IntoIterator<Item = Handle<T>>) -> Option<Arc<Self>> {
+        self.put_taken(handles.into_iter().map(Taken::Constructed), None)
+    }
+
+    /// As `put`, given back by `owner`.
+    pub(super) fn put_taken(
+        &self,
+        objects: impl IntoIterator<Item = Taken<T>>,
+        owner: Option<Arc<Owner>>,
+    ) -> Option<Arc<Self>> {
+        let mut refused = Vec::new();
         let mut state = self.state.lock();
-        let ended = self.ended.load(Relaxed);
-        let loose = std::mem::take(&mut state.loose);
-        for handle in loose.into_iter().chain(handles) {
-            if let Err(handle) = state.store.put(handle) {
-                tracing::error!(
-                    cache = self.name,
-                    addr = handle.addr(),
-                    "object is not out of this cache"
-                );
+        let loose = std::mem::take(&mut state.loose)
+            .into_iter()
+            .map(Taken::Constructed);
+        for object in loose.chain(objects) {
+            if let Err((object, misplaced)) = state.store.put(object, owner.clone()) {
+                refused.push((object.addr(), misplaced));
             }
         }
+        let ended = self.ended.load(Relaxed);
         let keep = if ended {
             0
         } else {
-            kept_empty(state.store.slabs())
+            kept_empty(state.store.slabs(), self.shape.slab_bytes())
         };
         let gone = state.store.trim(keep);
         let last = if state.store.taken() == 0 {
@@ -290,62 +354,34 @@ impl<T: Send + 'static> Core<T> {
             None
         };
         drop(state);
-        drop(gone);
+        self.discard(gone);
+        refused
+            .into_iter()
+            .for_each(|(addr, misplaced)| self.tell(addr, misplaced.into(), None));
         last
     }
 
-    fn shrink(&self) -> usize {
+    pub(super) fn shrink_all(&self) -> usize {
         self.retire();
         let rounds: Vec<_> = self.state.lock().depot.drain().collect();
         drop(self.put(rounds));
         let gone = self.state.lock().store.trim(0);
-        gone.len() * self.shape.slab_bytes()
+        let bytes = gone.len() * self.shape.slab_bytes();
+        self.discard(gone);
+        bytes
     }
 
     fn end(self: &Arc<Self>) {
         self.ended.store(true, Relaxed);
-        self.shrink();
+        self.shrink_all();
         let mut state = self.state.lock();
-        let lent = self.lent(&state);
+        let lent = state.lent(&self.threads);
         if state.store.taken() > 0 {
             state.afterlife = Some(self.clone());
         }
         drop(state);
         if lent > 0 {
-            tracing::error!(
-                cache = self.name,
-                objects = lent,
-                "objects are still out at the end of their cache"
-            );
-        }
-    }
-
-    /// Objects that are lent out. Exact when nobody allocates or frees.
-    fn lent(&self, state: &State<T>) -> usize {
-        let rounds: usize = self.threads.counts().map(|count| count.load(Relaxed)).sum();
-        state
-            .store
-            .taken()
-            .saturating_sub(rounds + state.depot.rounds() + state.loose.len())
-    }
-
-    fn info(&self) -> CacheInfo {
-        let state = self.state.lock();
-        let store = &state.store;
-        let on = self.threads.is_on();
-        CacheInfo {
-            name: self.name.clone(),
-            active_objs: self.lent(&state) as u64,
-            num_objs: (store.slabs() * self.shape.count) as u64,
-            objsize: self.shape.stride as u64,
-            objperslab: self.shape.count as u64,
-            pagesperslab: self.shape.pages() as u64,
-            limit: if on { 2 * ROUNDS as u64 } else { 0 },
-            batchcount: if on { ROUNDS as u64 } else { 0 },
-            sharedfactor: if on { state.depot.capacity() as u64 } else { 0 },
-            active_slabs: (store.slabs() - store.on(List::Empty)) as u64,
-            num_slabs: store.slabs() as u64,
-            sharedavail: state.depot.rounds() as u64,
+            self.tell_leak(lent);
         }
     }
 }
@@ -362,6 +398,9 @@ impl<T: Send + 'static> Home<T> for Core<T> {
     #[cold]
     #[inline(never)]
     fn give_back_slowly(&self, handle: Handle<T>) -> Option<Arc<Self>> {
+        if self.watch.is_on() {
+            return self.free_watched(handle);
+        }
         let Some(seat) = self.seat() else {
             self.retire();
             return self.put(Some(handle));
@@ -375,14 +414,14 @@ impl<T: Send + 'static> Home<T> for Core<T> {
         match returned {
             Ok(spare) => {
                 seat.keep(spare);
-                drop(self.put(pushed.err()));
+                pushed.err().and_then(|handle| self.put(Some(handle)))
             }
             Err(mut full) => {
-                drop(self.put(full.iter_mut().filter_map(Option::take).chain(pushed.err())));
+                let last = self.put(full.iter_mut().filter_map(Option::take).chain(pushed.err()));
                 seat.keep(Some(full));
+                last
             }
         }
-        None
     }
 }
 
@@ -399,20 +438,6 @@ impl<T: Send + 'static> Enrolled for Core<T> {
 
     fn settle(&self) {
         drop(self.put(None));
-    }
-
-    fn ended(&self) -> bool {
-        self.ended.load(Relaxed)
-    }
-}
-
-impl<T: Send + 'static> Listed for Core<T> {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn info(&self) -> CacheInfo {
-        self.info()
     }
 
     fn ended(&self) -> bool {

@@ -1,21 +1,17 @@
 //! Counters of the caches and their text form, version 2.1 of /proc/slabinfo.
 //!
-//! What it is for: [`Registry`] knows the caches of one mount and renders
-//! `.slabinfo`; [`parse_slabinfo`] reads it back, as strictly as the strictest
-//! of the format's readers.
+//! What it is for: [`render_slabinfo`] prints what [`super::Registry`] knows of
+//! its caches; [`parse_slabinfo`] reads it back, as strictly as the strictest of
+//! the format's readers.
 //!
 //! Its contract: the text is what `slabinfo_show` of the kernel's
 //! mm/slab_common.c prints, without statistics columns: two header lines, then
 //! 16 fields per cache; names are unique and made of `[A-Za-z0-9_-]`; every
-//! number is below 2^32; `objperslab` is at least 1. The registry holds caches
-//! weakly: a cache that has ended disappears, unless objects of it are out.
+//! number is below 2^32; `objperslab` is at least 1.
 //!
 //! What it does not do: it counts nothing; the rows come from the structures.
 
-use std::fmt::{self, Write};
-use std::sync::{Arc as StdArc, Weak};
-
-use crate::sync::{Arc, Mutex};
+use std::fmt::Write;
 
 /// The first line of `.slabinfo`.
 const VERSION: &str = "slabinfo - version: 2.1";
@@ -23,7 +19,7 @@ const VERSION: &str = "slabinfo - version: 2.1";
 const COLUMNS: &str = "# name            <active_objs> <num_objs> <objsize> <objperslab> <pagesperslab> \
      : tunables <limit> <batchcount> <sharedfactor> : slabdata <active_slabs> <num_slabs> <sharedavail>";
 /// The longest name that every reader takes, in bytes.
-const MAX_NAME: usize = 127;
+pub(super) const MAX_NAME: usize = 127;
 
 /// What one cache holds, as read from the structure itself.
 ///
@@ -58,108 +54,8 @@ pub struct CacheInfo {
     pub sharedavail: u64,
 }
 
-/// A cache as the registry sees it.
-pub(super) trait Listed: Send + Sync {
-    /// The name in `.slabinfo`.
-    fn name(&self) -> &str;
-    /// The row of `.slabinfo`.
-    fn info(&self) -> CacheInfo;
-    /// Whether nobody can allocate from it any more.
-    fn ended(&self) -> bool;
-}
-
-/// The caches of one mount.
-#[derive(Default)]
-pub struct Registry {
-    caches: Mutex<Vec<Weak<dyn Listed>>>,
-}
-
-impl Registry {
-    /// A registry without caches.
-    pub fn new() -> Arc<Self> {
-        Arc::new(Self {
-            caches: Mutex::new(Vec::new()),
-        })
-    }
-
-    /// Makes a cache under a name that is valid and unique here, and lists it.
-    pub(super) fn register<C: Listed + 'static>(
-        &self,
-        name: &str,
-        make: impl FnOnce(String) -> StdArc<C>,
-    ) -> StdArc<C> {
-        let mut caches = self.caches.lock();
-        caches.retain(|cache| cache.strong_count() > 0);
-        let listed: Vec<_> = caches.iter().filter_map(Weak::upgrade).collect();
-        let cache = make(unique_name(name, |n| {
-            listed.iter().any(|cache| cache.name() == n)
-        }));
-        let weak: Weak<C> = StdArc::downgrade(&cache);
-        caches.push(weak);
-        // Before `listed`, which may hold the last reference to a cache and so run destructors.
-        drop(caches);
-        cache
-    }
-
-    fn listed(&self) -> Vec<StdArc<dyn Listed>> {
-        self.caches
-            .lock()
-            .iter()
-            .filter_map(Weak::upgrade)
-            .collect()
-    }
-
-    /// One row per cache, in order of creation.
-    pub fn infos(&self) -> Vec<CacheInfo> {
-        self.listed().iter().map(|cache| cache.info()).collect()
-    }
-
-    /// The text of `.slabinfo`.
-    pub fn render(&self) -> String {
-        render_slabinfo(&self.infos())
-    }
-
-    /// Caches that have ended while objects of theirs were out, with how many still are.
-    pub fn leaked(&self) -> Vec<(String, u64)> {
-        let ended = self
-            .listed()
-            .into_iter()
-            .filter(|cache| cache.ended())
-            .map(|cache| cache.info());
-        ended
-            .filter(|info| info.active_objs > 0)
-            .map(|info| (info.name, info.active_objs))
-            .collect()
-    }
-}
-
-impl fmt::Debug for Registry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.infos()).finish()
-    }
-}
-
-/// `name` with what the format's readers refuse replaced, and a number behind it if it is taken.
-fn unique_name(name: &str, taken: impl Fn(&str) -> bool) -> String {
-    let fit = |c: char| if is_name_char(c) { c } else { '_' };
-    let base: String = name.chars().map(fit).take(MAX_NAME).collect();
-    let base = if base.is_empty() {
-        "_".to_owned()
-    } else {
-        base
-    };
-    let mut unique = base.clone();
-    for number in 2.. {
-        if !taken(&unique) {
-            break;
-        }
-        let suffix = format!("-{number}");
-        unique = base[..base.len().min(MAX_NAME - suffix.len())].to_owned() + &suffix;
-    }
-    unique
-}
-
-fn is_name_char(c: char) -> bool {
+/// Whether every reader takes `c` in a name.
+pub(super) fn is_name_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_' || c == '-'
 }
 
@@ -302,15 +198,6 @@ mod tests {
             (back[0].num_objs, back[0].objperslab),
             (u64::from(u32::MAX), 1)
         );
-    }
-
-    #[test]
-    fn names_become_valid_and_unique() {
-        assert_eq!(unique_name("a b.c", |_| false), "a_b_c");
-        assert_eq!(unique_name("", |_| false), "_");
-        assert_eq!(unique_name("x", |n| n == "x" || n == "x-2"), "x-3");
-        let long = "n".repeat(200);
-        assert_eq!(unique_name(&long, |n| !n.contains('-')).len(), 127);
     }
 
     prop_compose! {

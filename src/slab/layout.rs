@@ -5,6 +5,8 @@
 
 use std::alloc::Layout;
 
+use super::poison::Part;
+
 /// Bytes of a page as `.slabinfo` counts them.
 pub(super) const PAGE_SIZE: usize = 4096;
 /// Bytes of a cache line.
@@ -78,6 +80,17 @@ impl Shape {
     pub(super) fn memory(&self) -> Layout {
         Layout::from_size_align(self.slab_bytes(), self.align)
             .expect("checked when the shape was made")
+    }
+
+    /// Offset and length of a part, from the start of the object's left red zone.
+    pub(super) fn zone(&self, part: Part) -> (usize, usize) {
+        let end = self.left + self.object_size;
+        match part {
+            Part::LeftZone => (0, self.left),
+            Part::Object => (self.left, self.object_size),
+            Part::RightZone if self.left > 0 => (end, self.stride - end),
+            Part::RightZone => (end, 0),
+        }
     }
 
     /// The index of the object at `offset` bytes into a slab, if one starts there.

@@ -4,6 +4,17 @@
 //! the slab that came to a list last is used first, because it is the warmest.
 //! No locks: the owner of the slabs guards its lists with them.
 
+/// However small a cache is, it may keep empty slabs of so many bytes...
+const KEPT_BYTES: usize = 8 << 20;
+/// ... and however large, this fraction of its slabs.
+const KEPT_FRACTION: usize = 8;
+
+/// The empty slabs that a cache of `slabs` slabs of `bytes` each keeps. Fewer
+/// would make a burst of allocations pay for fresh memory each time.
+pub(super) fn kept_empty(slabs: usize, bytes: usize) -> usize {
+    (KEPT_BYTES / bytes.max(1)).max(slabs / KEPT_FRACTION)
+}
+
 /// The list a slab is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum List {
@@ -45,7 +56,6 @@ impl Lists {
     }
 
     /// The list that a slab is on.
-    #[cfg(test)]
     pub(super) fn list_of(&self, slab: usize) -> Option<List> {
         Some((*self.places.get(slab)?)?.0)
     }

@@ -10,20 +10,31 @@
 //!
 //! This module knows no word of filesystems.
 
+mod attributes;
 mod cache;
+mod fault;
 mod guard;
 mod index;
 mod info;
 mod layout;
 mod lists;
 mod magazine;
+mod options;
+mod owner;
 mod page;
+mod poison;
+mod registry;
+mod report;
 mod store;
 mod table;
 mod thread;
+mod watch;
 
 pub use cache::{KmemCache, Obj};
-pub use info::{CacheInfo, Registry, parse_slabinfo, render_slabinfo};
+pub use info::{CacheInfo, parse_slabinfo, render_slabinfo};
+pub use options::{DebugAction, DebugRules, FaultRule, OptionError, SlabDebug, SlabOptions};
+pub use registry::Registry;
+pub use report::{SlabBug, SlabReport};
 pub use table::{ObjId, ObjTable, ReadGuard, WriteGuard};
 
 bitflags::bitflags! {

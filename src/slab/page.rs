@@ -7,27 +7,34 @@
 //!
 //! Its contract, cited by the SAFETY notes:
 //!
-//! * S1. The handle of object `i` exists if and only if `out` has the key `i`,
-//!   and at most once. So whoever has a handle has the object to himself.
-//! * S2. An object of a slab is constructed for as long as the slab lives.
+//! * S1. The token of object `i` ([`Handle`] or [`Raw`]) exists if and only if
+//!   `out` has the key `i`, and at most once. So whoever has it has the object
+//!   to himself.
+//! * S2. The object of a [`Handle`] is constructed, that of a [`Raw`] is not.
+//!   An object without a token is constructed, unless its slab poisons.
 //! * S3. A slab's memory is given back only when `out` is empty: a slab that
-//!   is dropped earlier leaks its memory rather than leave handles dangling.
+//!   is dropped earlier leaks its memory rather than leave tokens dangling.
 //! * S4. A cache outlives its handles: until it ends its owner holds it, from
 //!   then on its own state does until the last handle is back
 //!   (`cache::Core::end`).
 //! * S5. A thread's number (`thread::current`) belongs to no other living
 //!   thread.
+//! * S6. Red zones, and unconstructed objects, are initialised bytes that no
+//!   reference outlives.
 //!
 //! What it does not do: lists, locks, counting, policy.
 #![allow(unsafe_code)]
 
 use std::alloc::{alloc, dealloc};
+use std::iter::repeat;
 use std::marker::PhantomData;
 use std::mem::needs_drop;
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
 use super::layout::Shape;
+use super::owner::Owner;
+use super::poison::{ACTIVE, Damage, INACTIVE, Misplaced, Part, pattern, strays};
 use super::{AllocError, thread};
 use crate::sync::atomic::AtomicUsize;
 
@@ -62,11 +69,64 @@ impl<T> Handle<T> {
     }
 }
 
+/// The right to an object of a poisoning slab, which is not constructed. Like
+/// a handle, it is to be given back.
+#[must_use]
+pub(super) struct Raw<T>(NonNull<T>);
+
+// SAFETY: S1 and S2, there is no T to share, only the place for one.
+unsafe impl<T: Send> Send for Raw<T> {}
+
+impl<T> Raw<T> {
+    /// Puts a value there.
+    pub(super) fn construct(self, value: T) -> Handle<T> {
+        // SAFETY: S1, the place is ours; S2, nothing that would need dropping is there.
+        unsafe { self.0.write(value) };
+        Handle(self.0)
+    }
+}
+
+impl<T> Handle<T> {
+    /// Drops the value there.
+    pub(super) fn destroy(self) -> Raw<T> {
+        // SAFETY: S1 and S2, the object is constructed and ours; it is not used again.
+        unsafe { self.0.drop_in_place() };
+        Raw(self.0)
+    }
+}
+
+/// An object out of its slab, as the slab keeps free ones.
+pub(super) enum Taken<T> {
+    /// Of a slab whose objects stay constructed.
+    Constructed(Handle<T>),
+    /// Of a slab that poisons.
+    Poisoned(Raw<T>),
+}
+
+impl<T> Taken<T> {
+    fn place(&self) -> NonNull<T> {
+        match self {
+            Taken::Constructed(handle) => handle.0,
+            Taken::Poisoned(raw) => raw.0,
+        }
+    }
+
+    /// Where the object lies.
+    pub(super) fn addr(&self) -> usize {
+        self.place().addr().get()
+    }
+}
+
 /// One chunk of memory with `shape.count` objects.
 pub(super) struct RawSlab<T> {
     base: NonNull<u8>,
     shape: Shape,
+    poison: bool,
+    /// By index, the objects that are out.
     out: slab::Slab<()>,
+    /// By index, who last allocated and who last freed each object; empty
+    /// unless that is tracked.
+    owners: Vec<[Option<Arc<Owner>>; 2]>,
     objects: PhantomData<T>,
 }
 
@@ -110,13 +170,17 @@ fn place<T>(base: NonNull<u8>, shape: &Shape, index: usize) -> NonNull<T> {
 }
 
 impl<T> RawSlab<T> {
-    /// Makes a slab and constructs its objects.
+    /// Makes a slab and constructs its objects, or poisons them.
     ///
     /// Fails if the system has no memory for it.
-    pub(super) fn new(shape: Shape, ctor: &dyn Fn() -> T) -> Result<Self, AllocError> {
+    pub(super) fn new(
+        shape: Shape,
+        poison: bool,
+        ctor: &dyn Fn() -> T,
+    ) -> Result<Self, AllocError> {
         assert!(
             shape.object_size == size_of::<T>() && shape.align >= align_of::<T>(),
-            "shape is for another type"
+            "the shape is for another type"
         );
         // SAFETY: the layout's size is not zero, because strides and counts are at least 1.
         let memory = unsafe { alloc(shape.memory()) };
@@ -127,19 +191,27 @@ impl<T> RawSlab<T> {
             count: 0,
             objects: PhantomData,
         };
-        while built.count < shape.count {
+        while !poison && built.count < shape.count {
             let object = place::<T>(base, &shape, built.count);
             // SAFETY: the place is inside the allocation, aligned, and not yet constructed.
             unsafe { object.write(ctor()) };
             built.count += 1;
         }
         built.forget();
-        Ok(Self {
+        let out = slab::Slab::with_capacity(shape.count);
+        let mut slab = Self {
             base,
             shape,
-            out: slab::Slab::with_capacity(shape.count),
+            poison,
+            out,
+            owners: Vec::new(),
             objects: PhantomData,
-        })
+        };
+        for index in 0..shape.count {
+            slab.fill_zones(index, INACTIVE);
+            slab.fill_poison(index);
+        }
+        Ok(slab)
     }
 
     /// Where the slab's memory starts.
@@ -152,25 +224,146 @@ impl<T> RawSlab<T> {
         self.out.len()
     }
 
-    /// Hands out an object; `None` if all are out.
-    pub(super) fn take(&mut self) -> Option<Handle<T>> {
+    /// Who last allocated and who last freed object `index`, as far as that is tracked.
+    pub(super) fn owners(&self, index: usize) -> [Option<Arc<Owner>>; 2] {
+        self.owners.get(index).cloned().unwrap_or_default()
+    }
+
+    /// The indices of the objects that are out.
+    pub(super) fn indices_out(&self) -> impl Iterator<Item = usize> {
+        self.out.iter().map(|(index, ())| index)
+    }
+
+    /// The index of the object at `addr`, if it is out of this slab.
+    pub(super) fn index_out(&self, addr: usize) -> Result<usize, Misplaced> {
+        let offset = addr.wrapping_sub(self.addr());
+        let index = self.shape.index_of(offset).ok_or(Misplaced::NotAnObject)?;
+        if self.out.contains(index) {
+            Ok(index)
+        } else {
+            Err(Misplaced::AlreadyFree)
+        }
+    }
+
+    /// Hands out an object; `None` if all are out. Red zones are as before,
+    /// until `activate`.
+    pub(super) fn take(&mut self) -> Option<Taken<T>> {
         if self.out.len() == self.shape.count {
             return None;
         }
-        let index = self.out.insert(());
-        Some(Handle(place(self.base, &self.shape, index)))
+        let place = place(self.base, &self.shape, self.out.insert(()));
+        Some(if self.poison {
+            Taken::Poisoned(Raw(place))
+        } else {
+            Taken::Constructed(Handle(place))
+        })
     }
 
-    /// Takes an object back; refuses one that is not this slab's or is not out.
-    pub(super) fn put(&mut self, handle: Handle<T>) -> Result<(), Handle<T>> {
-        let offset = handle.addr().wrapping_sub(self.addr());
-        match self
-            .shape
-            .index_of(offset)
-            .and_then(|index| self.out.try_remove(index))
-        {
-            Some(()) => Ok(()),
-            None => Err(handle),
+    /// Marks the red zones of object `index`, which is out, and notes who allocated it.
+    pub(super) fn activate(&mut self, index: usize, owner: Option<Arc<Owner>>) {
+        self.fill_zones(index, ACTIVE);
+        self.note(index, 0, owner);
+    }
+
+    /// Takes an object back and notes who freed it; refuses one that is not
+    /// this slab's or is not out.
+    pub(super) fn put(
+        &mut self,
+        taken: Taken<T>,
+        owner: Option<Arc<Owner>>,
+    ) -> Result<(), (Taken<T>, Misplaced)> {
+        let fits = matches!(taken, Taken::Poisoned(_)) == self.poison;
+        let index = match self.index_out(taken.addr()) {
+            Ok(index) if fits => index,
+            Ok(_) => return Err((taken, Misplaced::NotAnObject)),
+            Err(misplaced) => return Err((taken, misplaced)),
+        };
+        self.out.remove(index);
+        self.note(index, 1, owner);
+        self.fill_zones(index, INACTIVE);
+        self.fill_poison(index);
+        Ok(())
+    }
+
+    fn note(&mut self, index: usize, which: usize, owner: Option<Arc<Owner>>) {
+        if owner.is_some() {
+            self.owners.resize(self.shape.count, [None, None]);
+            self.owners[index][which] = owner;
+        }
+    }
+
+    /// What is broken in object `index`, which is in use or is not: its red
+    /// zones and, if it is not constructed, its bytes.
+    pub(super) fn damage(&self, index: usize, used: bool) -> Vec<Damage> {
+        if !self.is_checked() {
+            return Vec::new();
+        }
+        let byte = if used { ACTIVE } else { INACTIVE };
+        let zones = [Part::LeftZone, Part::RightZone].into_iter();
+        let zones = zones.filter_map(|part| strays(part, self.zone(index, part), repeat(byte)));
+        let mut damage: Vec<_> = zones.collect();
+        if self.poison && !used {
+            let expected = pattern(self.shape.object_size);
+            damage.extend(strays(Part::Object, self.unconstructed(index), expected));
+        }
+        damage
+    }
+
+    /// What is broken in any object, by index.
+    pub(super) fn inspect(&self) -> Vec<(usize, Damage)> {
+        let of = |index| {
+            let damage = self.damage(index, self.out.contains(index)).into_iter();
+            damage.map(move |damage| (index, damage))
+        };
+        (0..self.shape.count).flat_map(of).collect()
+    }
+
+    fn is_checked(&self) -> bool {
+        self.poison || self.shape.left > 0
+    }
+
+    /// The bytes of a red zone; none without red zones.
+    fn zone(&self, index: usize, part: Part) -> &[u8] {
+        let (offset, len) = self.shape.zone(part);
+        let start = index * self.shape.stride + offset;
+        debug_assert!(
+            start + len <= self.shape.slab_bytes(),
+            "S6: zones are inside the slab"
+        );
+        // SAFETY: the zone is inside the slab's allocation.
+        let start = unsafe { self.base.add(start) };
+        // SAFETY: S6, the bytes are initialised; they change only through `&mut self`.
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), len) }
+    }
+
+    fn fill_zones(&mut self, index: usize, byte: u8) {
+        for part in [Part::LeftZone, Part::RightZone] {
+            let (offset, len) = self.shape.zone(part);
+            // SAFETY: the zone is inside the slab's allocation.
+            let start = unsafe { self.base.add(index * self.shape.stride + offset) };
+            // SAFETY: S6, zones are bytes of ours, outside every object.
+            unsafe { start.write_bytes(byte, len) };
+        }
+    }
+
+    /// The bytes of an unconstructed object.
+    fn unconstructed(&self, index: usize) -> &[u8] {
+        debug_assert!(self.poison, "S6: only slabs that poison have such bytes");
+        let start = place::<u8>(self.base, &self.shape, index);
+        // SAFETY: S6, the bytes were written when the object was freed or its slab made.
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), self.shape.object_size) }
+    }
+
+    fn fill_poison(&mut self, index: usize) {
+        if !self.poison {
+            return;
+        }
+        let start = place::<u8>(self.base, &self.shape, index);
+        for (offset, byte) in pattern(self.shape.object_size).enumerate() {
+            // SAFETY: the byte is inside the object.
+            let place = unsafe { start.add(offset) };
+            // SAFETY: S2, the object is not constructed, so its bytes are ours.
+            unsafe { place.write(byte) };
         }
     }
 }
@@ -178,10 +371,11 @@ impl<T> RawSlab<T> {
 impl<T> Drop for RawSlab<T> {
     fn drop(&mut self) {
         if self.out.is_empty() {
+            let count = if self.poison { 0 } else { self.shape.count };
             drop(Built::<T> {
                 base: self.base,
                 shape: self.shape,
-                count: self.shape.count,
+                count,
                 objects: PhantomData,
             });
         }
@@ -335,5 +529,39 @@ impl<X: Send> PerThread<X> {
         self.seats
             .iter()
             .filter_map(|seat| Some(&seat.get()?.count))
+    }
+}
+
+/// Bugs for tests to plant, of the kinds that safe code cannot have.
+#[cfg(test)]
+pub(super) mod plant {
+    use super::*;
+
+    /// An object's address, kept longer than the object.
+    pub(in crate::slab) struct Stale(NonNull<u8>);
+
+    impl Stale {
+        /// Writes a byte, `offset` bytes from the object's start; it must lie in the object's slab.
+        pub(in crate::slab) fn write(&self, offset: isize, byte: u8) {
+            // SAFETY: the test keeps the offset inside the slab.
+            let place = unsafe { self.0.offset(offset) };
+            // SAFETY: no reference to the byte is in use while a test writes it.
+            unsafe { place.write(byte) };
+        }
+    }
+
+    impl<T, C: Home<T>> Lent<T, C> {
+        /// The object's address.
+        pub(in crate::slab) fn stale(&self) -> Stale {
+            Stale(self.handle.0.cast())
+        }
+
+        /// A second guard of the same object.
+        pub(in crate::slab) fn twin(&self) -> Self {
+            Self {
+                handle: Handle(self.handle.0),
+                home: self.home,
+            }
+        }
     }
 }

@@ -22,18 +22,23 @@
 //! inside the object. Memory for a slab comes from `Vec`, which aborts when the
 //! system has none.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::num::NonZeroU32;
+use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
 pub use super::guard::{ReadGuard, WriteGuard};
 use super::index::{Cell, Index};
-use super::info::Listed;
 use super::layout::PAGE_SIZE;
-use super::store::kept_empty;
-use super::{AllocError, CacheInfo, Registry, SlabFlags, guard, thread};
+use super::lists::kept_empty;
+use super::owner::{self, Owner};
+use super::registry::Listed;
+use super::report::SlabBug;
+use super::watch::Watch;
+use super::{AllocError, CacheInfo, Registry, SlabDebug, SlabFlags, attributes, guard, thread};
 use crate::sync::Mutex;
 
 /// A slab has at least this many objects, and at most as many as fit a page.
@@ -78,6 +83,9 @@ struct Inner<T> {
     emptied: Mutex<Vec<u32>>,
     /// Indices whose slabs gave their memory back.
     vacant: Mutex<Vec<u32>>,
+    watch: Watch,
+    /// Who inserted each object, and who removed the last one with its id (U).
+    owners: Mutex<[HashMap<u32, Arc<Owner>>; 2]>,
 }
 
 /// 128 bytes apart, because processors fetch lines in pairs.
@@ -100,11 +108,16 @@ enum Entry<T> {
 
 impl<T: Send + Sync + 'static> ObjTable<T> {
     /// Creates a table. No flag changes its layout: objects lie where `Vec` puts them.
+    ///
+    /// Of the debug modes F and U apply; the others look for writes that safe
+    /// code cannot do to a table's objects.
     pub fn create(registry: &Registry, name: &str, _flags: SlabFlags) -> Self {
         let fit = (PAGE_SIZE / size_of::<Entry<T>>()).max(MIN_OBJECTS);
-        let inner = registry.register(name, |name| {
+        let inner = registry.register(name, |settings| {
             Arc::new(Inner {
-                name,
+                name: settings.name,
+                watch: Watch::new(settings.modes, settings.fault, settings.reporter),
+                owners: Mutex::default(),
                 shift: fit.ilog2(),
                 index: Index::new(),
                 shards: Default::default(),
@@ -117,8 +130,12 @@ impl<T: Send + Sync + 'static> ObjTable<T> {
         Self { inner }
     }
 
-    /// Stores an object. Fails if all ids are in use.
+    /// Stores an object. Fails if all ids are in use, or if a failure was asked for.
+    #[track_caller]
     pub fn insert(&self, value: T) -> Result<ObjId, AllocError> {
+        if self.inner.watch.is_on() {
+            return self.inner.insert_watched(value, Location::caller());
+        }
         self.inner.insert(value)
     }
 
@@ -137,7 +154,11 @@ impl<T: Send + Sync + 'static> ObjTable<T> {
     }
 
     /// Takes an object out; `None` if the id names none.
+    #[track_caller]
     pub fn remove(&self, id: ObjId) -> Option<T> {
+        if self.inner.watch.is_on() {
+            return self.inner.remove_watched(id, Location::caller());
+        }
         self.inner.remove(id)
     }
 
@@ -177,12 +198,12 @@ impl<T: Send + Sync + 'static> ObjTable<T> {
 
     /// Gives empty slabs back to the system; returns their bytes. Skips slabs that are in use.
     pub fn shrink(&self) -> usize {
-        self.inner.shrink()
+        self.inner.release_empty()
     }
 
     /// The table's row of `.slabinfo`.
     pub fn info(&self) -> CacheInfo {
-        self.inner.info()
+        self.inner.row()
     }
 }
 
@@ -199,6 +220,11 @@ impl<T> Inner<T> {
 
     fn slab_bytes(&self) -> usize {
         self.per_slab() * size_of::<Entry<T>>()
+    }
+
+    /// Empty slabs that the table keeps.
+    fn kept_empty(&self) -> usize {
+        kept_empty(self.slabs.load(Relaxed), self.slab_bytes())
     }
 
     fn id(&self, index: u32, slot: usize) -> ObjId {
@@ -324,7 +350,7 @@ impl<T> Inner<T> {
             emptied.push(index);
         }
         drop(emptied);
-        while self.empty.load(Relaxed) > kept_empty(self.slabs.load(Relaxed)) {
+        while self.empty.load(Relaxed) > self.kept_empty() {
             let Some(index) = self.emptied.lock().pop() else {
                 break;
             };
@@ -379,7 +405,7 @@ impl<T> Inner<T> {
         self.vacant.lock().push(index);
     }
 
-    fn shrink(&self) -> usize {
+    fn release_empty(&self) -> usize {
         let mut freed = 0;
         for shard in &self.shards {
             let mut partial = shard.partial.lock();
@@ -403,7 +429,7 @@ impl<T> Inner<T> {
         sum.max(0) as usize
     }
 
-    fn info(&self) -> CacheInfo {
+    fn row(&self) -> CacheInfo {
         let slabs = self.slabs.load(Relaxed);
         let objects = slabs * self.per_slab();
         CacheInfo {
@@ -420,16 +446,113 @@ impl<T> Inner<T> {
     }
 }
 
+impl<T> Inner<T> {
+    fn insert_watched(
+        &self,
+        value: T,
+        site: &'static Location<'static>,
+    ) -> Result<ObjId, AllocError> {
+        if self.watch.fails() {
+            return Err(AllocError);
+        }
+        let id = self.insert(value)?;
+        if let Some(owner) = self.watch.user(|| Owner::at(site)) {
+            self.owners.lock()[0].insert(id.get(), owner);
+        }
+        self.check_lists();
+        Ok(id)
+    }
+
+    fn remove_watched(&self, id: ObjId, site: &'static Location<'static>) -> Option<T> {
+        // Before the id can be another object's.
+        let holder = self.owners.lock()[0].remove(&id.get());
+        let value = self.remove(id);
+        let owner = self.watch.user(|| Owner::at(site));
+        let (list, owner) = if value.is_some() {
+            (1, owner)
+        } else {
+            (0, holder)
+        };
+        self.owners.lock()[list].extend(owner.map(|owner| (id.get(), owner)));
+        self.check_lists();
+        value
+    }
+
+    /// Checks that listed slabs know their place and have room (F).
+    fn check_lists(&self) -> usize {
+        if !self.watch.modes().contains(SlabDebug::CONSISTENCY) {
+            return 0;
+        }
+        let wrong = |number: usize| {
+            let partial = self.shards[number].partial.lock();
+            let wrong = partial.iter().enumerate().filter(|&(place, &index)| {
+                let cell = self.cell(index);
+                let known = (
+                    cell.shard.load(Relaxed) as usize,
+                    cell.place.load(Relaxed) as usize,
+                );
+                // Tried only: whoever has it may be waiting for the shard.
+                let full = cell
+                    .objects
+                    .try_read()
+                    .is_some_and(|objects| objects.len() >= self.per_slab());
+                known != (number, place + 1) || full
+            });
+            wrong.count()
+        };
+        let found: usize = (0..SHARDS).map(wrong).sum();
+        if found > 0 {
+            let detail =
+                format!("{found} listed slabs are full or not where they think they are\n");
+            self.watch.tell(&self.name, SlabBug::Inconsistent, &detail);
+        }
+        found
+    }
+}
+
 impl<T: Send + Sync + 'static> Listed for Inner<T> {
     fn name(&self) -> &str {
         &self.name
     }
 
     fn info(&self) -> CacheInfo {
-        self.info()
+        self.row()
     }
 
     fn ended(&self) -> bool {
         false
+    }
+
+    fn shrink(&self) -> usize {
+        self.release_empty()
+    }
+
+    fn validate(&self) -> usize {
+        self.check_lists()
+    }
+
+    fn attributes(&self) -> Vec<(&'static str, String)> {
+        let row = self.row();
+        let [holders, freers] =
+            [0, 1].map(|which| -> Vec<_> { self.owners.lock()[which].values().cloned().collect() });
+        let lens = self.shards.iter().flat_map(|shard| {
+            let listed = shard.partial.lock().clone();
+            listed
+                .into_iter()
+                .map(|index| self.cell(index).objects.read_recursive().len())
+        });
+        let partial: Vec<_> = lens.filter(|&len| len > 0).collect();
+        attributes::sysfs(&attributes::Facts {
+            row: &row,
+            modes: self.watch.modes(),
+            flags: SlabFlags::empty(),
+            align: align_of::<T>(),
+            object_size: size_of::<T>(),
+            partial: partial.len(),
+            objects_partial: partial.iter().sum(),
+            ctor: "",
+            alloc_calls: owner::calls(holders.into_iter()),
+            free_calls: owner::calls(freers.into_iter()),
+        })
     }
 }
