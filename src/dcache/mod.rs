@@ -363,6 +363,17 @@ impl Dcache {
         self.inodes.unpin(inode);
     }
 
+    /// A name is to be looked up anew; until then it still leads to its inode for those
+    /// who climb from there.
+    pub fn doubt(&self, parent: InodeId, guard: &mut DirGuard<'_>, name: QStr<'_>) {
+        guard.change();
+        if let Some(id) = self.find(parent, name.as_bytes())
+            && let Some(mut dentry) = self.dentries.write(id)
+        {
+            dentry.epoch = guard.epoch().wrapping_sub(1);
+        }
+    }
+
     /// d_drop: forgets a name; whether it was cached. Does not count as a change.
     pub fn remove(&self, parent: InodeId, _guard: &DirGuard<'_>, name: QStr<'_>) -> bool {
         let Some(id) = self.find(parent, name.as_bytes()) else {

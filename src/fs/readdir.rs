@@ -134,7 +134,8 @@ impl<S: Source> Fs<S> {
         let end = self
             .namei
             .source
-            .list(&node, cookie, &mut |entry| reply.push(entry).is_continue())?;
+            .list(&node, cookie, &mut |entry| reply.push(entry).is_continue())
+            .map_err(|e| self.namei.gone(inode, e))?;
         Ok(!end)
     }
 

@@ -36,15 +36,21 @@ impl<S: Source> Fs<S> {
         })
     }
 
+    /// A change at a place failed: what is cached of it is looked up anew.
+    fn failed(&self, place: &Place<S::Node>, e: Errno) -> Errno {
+        if let Ok(name) = QStr::new(place.name.as_bytes()) {
+            self.namei.doubt_name(place.parent, name);
+        }
+        e
+    }
+
     /// What was made at a place, as a reply.
     fn made(&self, place: &Place<S::Node>) -> Result<Entry> {
         let dir = self.namei.dir(place.parent)?;
         let moment = (dir.begin(), self.namei.clock.asked());
-        let attr = self
-            .namei
-            .source
-            .stat_at(&place.node, place.name.as_cstr())?;
-        self.followed(place, &dir, attr, moment)
+        let attr = self.namei.source.stat_at(&place.node, place.name.as_cstr());
+        attr.and_then(|attr| self.followed(place, &dir, attr, moment))
+            .map_err(|e| self.failed(place, e))
     }
 
     /// The dentry cache follows what was made at a place; the reply.
@@ -89,7 +95,8 @@ impl<S: Source> Fs<S> {
         let place = self.place(parent, name)?;
         let event = self.expect(place.parent, Own::Created, name);
         let source = &self.namei.source;
-        source.mknod(&place.node, place.name.as_cstr(), mode, rdev, caller)?;
+        let done = source.mknod(&place.node, place.name.as_cstr(), mode, rdev, caller);
+        done.map_err(|e| self.failed(&place, e))?;
         event.done();
         self.made(&place)
     }
@@ -101,9 +108,11 @@ impl<S: Source> Fs<S> {
     pub fn mkdir(&self, parent: NodeId, name: &[u8], mode: u32, caller: &Caller) -> Result<Entry> {
         let place = self.place(parent, name)?;
         let event = self.expect(place.parent, Own::Created, name);
-        self.namei
+        let done = self
+            .namei
             .source
-            .mkdir(&place.node, place.name.as_cstr(), mode, caller)?;
+            .mkdir(&place.node, place.name.as_cstr(), mode, caller);
+        done.map_err(|e| self.failed(&place, e))?;
         event.done();
         self.made(&place)
     }
@@ -123,7 +132,8 @@ impl<S: Source> Fs<S> {
         let target = self.namei.names.getname_from(target)?;
         let event = self.expect(place.parent, Own::Created, name);
         let source = &self.namei.source;
-        source.symlink(&place.node, place.name.as_cstr(), target.as_cstr(), caller)?;
+        let done = source.symlink(&place.node, place.name.as_cstr(), target.as_cstr(), caller);
+        done.map_err(|e| self.failed(&place, e))?;
         event.done();
         self.made(&place)
     }
@@ -146,6 +156,10 @@ impl<S: Source> Fs<S> {
             self.namei
                 .source
                 .link(of, &place.node, place.name.as_cstr(), caller)
+        })
+        .map_err(|e| {
+            self.namei.changed(inode);
+            self.failed(&place, e)
         })?;
         event.done();
         self.namei.changed(inode);
@@ -168,15 +182,18 @@ impl<S: Source> Fs<S> {
         let place = self.place(parent, name)?;
         let file = self
             .create_file(&place, name, flags, mode, caller)
-            .map_err(|e| match e {
+            .map_err(|e| match self.failed(&place, e) {
                 // A symlink has come in between: the kernel has to look again.
                 Errno::LOOP => Errno::STALE,
                 other => other,
             })?;
         let dir = self.namei.dir(place.parent)?;
         let moment = (dir.begin(), self.namei.clock.asked());
-        let attr = self.namei.source.stat_file(&file)?;
-        let mut entry = self.followed(&place, &dir, attr, moment)?;
+        let attr = self.namei.source.stat_file(&file);
+        let attr = attr.map_err(|e| self.failed(&place, e))?;
+        let mut entry = self
+            .followed(&place, &dir, attr, moment)
+            .map_err(|e| self.failed(&place, e))?;
         let opened = self
             .inode(entry.nodeid)
             .and_then(|inode| self.opened(inode, file, &attr, flags))
@@ -227,9 +244,11 @@ impl<S: Source> Fs<S> {
     pub fn unlink(&self, parent: NodeId, name: &[u8], caller: &Caller) -> Result<()> {
         let place = self.place(parent, name)?;
         let event = self.expect(place.parent, Own::Deleted, name);
-        self.namei
+        let done = self
+            .namei
             .source
-            .unlink(&place.node, place.name.as_cstr(), caller)?;
+            .unlink(&place.node, place.name.as_cstr(), caller);
+        done.map_err(|e| self.failed(&place, e))?;
         event.done();
         self.namei.removed(place.parent, QStr::new(name)?)
     }
@@ -241,9 +260,11 @@ impl<S: Source> Fs<S> {
     pub fn rmdir(&self, parent: NodeId, name: &[u8], caller: &Caller) -> Result<()> {
         let place = self.place(parent, name)?;
         let event = self.expect(place.parent, Own::Deleted, name);
-        self.namei
+        let done = self
+            .namei
             .source
-            .rmdir(&place.node, place.name.as_cstr(), caller)?;
+            .rmdir(&place.node, place.name.as_cstr(), caller);
+        done.map_err(|e| self.failed(&place, e))?;
         event.done();
         self.namei.removed(place.parent, QStr::new(name)?)
     }
@@ -273,12 +294,13 @@ impl<S: Source> Fs<S> {
             let from_event = self.expect(from.parent, Own::MovedFrom, old);
             (from_event, self.expect(to.parent, Own::MovedTo, new))
         });
-        self.namei.source.rename(
+        let done = self.namei.source.rename(
             (&from.node, from.name.as_cstr()),
             (&to.node, to.name.as_cstr()),
             flags,
             caller,
-        )?;
+        );
+        done.map_err(|e| self.failed(&to, self.failed(&from, e)))?;
         if let Some((from_event, to_event)) = events {
             from_event.done();
             to_event.done();

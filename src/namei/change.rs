@@ -48,6 +48,17 @@ impl<S: Source> Namei<S> {
         Ok((inode, quiet))
     }
 
+    /// A change of `name` below `parent` failed, or what became of it could not be read:
+    /// the source said what the cache did not know, or may have done half of it.
+    pub fn doubt_name(&self, parent: InodeId, name: QStr<'_>) {
+        let Ok(dir) = self.dir(parent) else { return };
+        self.dcache.doubt(parent, &mut dir.lock(), name);
+        self.changed(parent);
+        if let Some(inode) = self.dcache.peek(parent, name) {
+            self.changed(inode);
+        }
+    }
+
     /// `name` below `parent` is no more.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::change::Change;
-use super::truth::Truth;
+use super::truth::{Tree, Truth};
 use crate::clock::{Clock, Millis};
 use crate::dcache::{NodeId, ROOT};
 use crate::error::{Errno, Result};
@@ -62,9 +62,15 @@ pub(super) struct Kernel {
 /// A change that is to come in the middle of a call.
 struct Armed {
     change: Change,
-    /// When it came, and what the source said to it.
-    came: Arc<Mutex<Option<(Millis, Result<()>)>>>,
+    came: Arc<Mutex<Option<Came>>>,
     noted: bool,
+}
+
+/// A change that came: the source before it and after it, and what it said.
+struct Came {
+    before: (Millis, Tree),
+    after: (Millis, Tree),
+    done: Result<()>,
 }
 
 impl Kernel {
@@ -111,8 +117,12 @@ impl Kernel {
 
     /// To be called after every change.
     pub(super) fn look(&mut self) {
-        let open: Vec<Node> = self.files.iter().map(|open| open.node.clone()).collect();
-        self.truth.record(&self.source, &open, self.clock.now());
+        let tree = Tree::read(&self.source, &self.open_nodes());
+        self.truth.add(tree, self.clock.now());
+    }
+
+    fn open_nodes(&self) -> Vec<Node> {
+        self.files.iter().map(|open| open.node.clone()).collect()
     }
 
     /// A step begins.
@@ -126,12 +136,20 @@ impl Kernel {
         let came = Arc::new(Mutex::new(None));
         let (source, clock) = (self.source.clone(), self.clock.clone());
         let (todo, note) = (change.clone(), came.clone());
+        let open = self.open_nodes();
         let point = if before { Point::Before } else { Point::Read };
         self.source.pause(None, point, passes, move || {
             let tick = Duration::from_millis(1);
+            let before = (clock.now(), Tree::read(&source, &open));
             clock.advance(tick);
             source.clock().advance(tick);
-            *note.lock() = Some((clock.now(), todo.to_source(&source)));
+            let done = todo.to_source(&source);
+            let after = (clock.now(), Tree::read(&source, &open));
+            *note.lock() = Some(Came {
+                before,
+                after,
+                done,
+            });
             clock.advance(tick);
             source.clock().advance(tick);
         });
@@ -144,13 +162,15 @@ impl Kernel {
 
     /// Takes notice of the change as soon as it has come.
     pub(super) fn note(&mut self) {
-        let Some(armed) = &mut self.armed else { return };
-        let came = armed.came.lock().as_ref().map(|(at, _)| *at);
-        if let (Some(at), false) = (came, armed.noted) {
+        let Some(armed) = &mut self.armed else {
+            return;
+        };
+        if let (Some(came), false) = (&*armed.came.lock(), armed.noted) {
             armed.noted = true;
-            self.edited_at = at;
-            let open: Vec<Node> = self.files.iter().map(|open| open.node.clone()).collect();
-            self.truth.record(&self.source, &open, at);
+            self.edited_at = came.after.0;
+            for (at, tree) in [&came.before, &came.after] {
+                self.truth.add(tree.clone(), *at);
+            }
         }
     }
 
@@ -160,7 +180,7 @@ impl Kernel {
         self.source.clear_pauses();
         let armed = self.armed.take()?;
         let came = armed.came.lock().take();
-        came.map(|(_, done)| (armed.change, done))
+        came.map(|came| (armed.change, came.done))
     }
 
     /// The call after `passes` others will fail.

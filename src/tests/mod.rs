@@ -6,5 +6,6 @@ mod kernel;
 mod model;
 mod own;
 mod plan;
+mod regress;
 mod syscalls;
 mod truth;

@@ -398,26 +398,3 @@ proptest! {
         run(config, options, false, &steps);
     }
 }
-
-#[test]
-fn tmp() {
-    let config = FsConfig {
-        dtypes: false,
-        ..FsConfig::default()
-    };
-    let mut model = Model::new(config, options(Coherence::Strict));
-    let k = &mut model.kernel;
-    let source = k.source.clone();
-    let edit = source.edit();
-    edit.mkdir("m/a").unwrap();
-    edit.create("m/a/a", "").unwrap();
-    k.look();
-    k.advance(1);
-    k.begin();
-    k.walk(b"m/b").unwrap();
-    k.arm(2, false, Change::RemoveAll(b"m/a".to_vec()));
-    source.set_hook(|site| eprintln!("{site:?}"));
-    k.advance(1);
-    k.begin();
-    eprintln!("{:?}", k.list_path(b"m/a", 1, false));
-}

@@ -38,7 +38,7 @@ pub(super) fn is_below(path: &[u8], dir: &[u8]) -> bool {
 }
 
 impl Tree {
-    fn read(source: &FakeSource, open: &[Node]) -> Self {
+    pub(super) fn read(source: &FakeSource, open: &[Node]) -> Self {
         let edit = source.edit();
         let mut tree = Self {
             named: BTreeMap::new(),
@@ -122,15 +122,14 @@ impl Truth {
         }
     }
 
-    /// Looks at the source after a step.
-    pub(super) fn record(&mut self, source: &FakeSource, open: &[Node], now: Millis) {
-        let tree = Tree::read(source, open);
+    /// What the source holds from `at` on.
+    pub(super) fn add(&mut self, tree: Tree, at: Millis) {
         if tree == *self.now() {
             return;
         }
         match self.history.last_mut() {
-            Some((at, last)) if *at == now => *last = tree,
-            _ => self.history.push((now, tree)),
+            Some((last_at, last)) if *last_at == at => *last = tree,
+            _ => self.history.push((at, tree)),
         }
     }
 

@@ -42,6 +42,7 @@ calls! {
     Lseek "lseek",
     Getxattr "getxattr",
     Listxattr "listxattr",
+    OpenAt "open_at",
     Create "create",
     Mknod "mknod",
     Mkdir "mkdir",

@@ -167,6 +167,14 @@ impl Source for FakeSource {
         })
     }
 
+    fn open_at(&self, dir: &Node, name: &CStr, flags: u32, _caller: &Caller) -> Result<File> {
+        let name = name.to_bytes();
+        self.call(Call::OpenAt, name, |world| {
+            let node = world.step(dir, name)?;
+            self.open_node_with(&node, flags)
+        })
+    }
+
     fn create(
         &self,
         dir: &Node,
