@@ -202,7 +202,7 @@ fn spread(samples: &Samples) -> String {
 }
 
 /// What a mirror costs beside time.
-fn details(columns: &[Column], results: &Results) -> Table {
+fn details(names: usize, columns: &[Column], results: &Results) -> Table {
     let mut table = Table::new([
         "row",
         "column",
@@ -211,6 +211,7 @@ fn details(columns: &[Column], results: &Results) -> Table {
         "max",
         "daemon CPU",
         "RSS",
+        "per name",
         "counts",
     ]);
     for (what, cells) in results {
@@ -223,6 +224,7 @@ fn details(columns: &[Column], results: &Results) -> Table {
                 support::seconds(cell.seconds.max()),
                 format!("{:.1} ms", cell.daemon_cpu.median()),
                 format!("{} MiB", cell.rss_kib / 1024),
+                format!("{} B", cell.rss_kib * 1024 / names.max(1) as u64),
                 match cell.difference() {
                     None => "-".into(),
                     Some(0) => "agree".into(),
@@ -345,8 +347,9 @@ fn bench(args: &Args) -> io::Result<bool> {
     }
     machine["load_after"] = json!(support::load());
     println!("{}", overview(&all.columns, &rows).render());
-    println!("{}", details(&all.columns, &rows).render());
+    println!("{}", details(all.names.count, &all.columns, &rows).render());
     println!("ratio: median of the rounds' ratios to the source; 90 %: interval that holds it.");
+    println!("per name: resident memory of the daemon, all included, over the source's names.");
     println!("counts: the kernel's count of requests against .nameifs/stats, whose reading costs");
     println!("a LOOKUP or GETATTR more once a timeout has passed.");
     println!(
