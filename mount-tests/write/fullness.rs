@@ -88,20 +88,21 @@ fn full_source() {
             mounted.path(),
             r#"
             mkdir d; echo kept > d/kept; sync -f d/kept
+            # A block of names beyond those that are needed, as no room is left for one later.
+            for i in $(seq 90); do ln d/kept long-name-that-takes-some-room-in-a-directory-$i; done; rm long-name-*
             /usr/bin/python3 - <<'END'
 import errno, os
 def until_full(name, flags=0):
     fd = os.open(name, os.O_CREAT | os.O_WRONLY | flags, 0o644)
     done = 0
     while True:
-        try: n = os.write(fd, b"x" * 65536)
-        except OSError as e: break
-        done += n
+        try: done += os.write(fd, b"x" * 65536)
+        except OSError as e: full = e; break
     try: os.fsync(fd); synced = "ok"
     except OSError as f: synced = errno.errorcode[f.errno]
     size = os.fstat(fd).st_size
     os.close(fd)
-    print(name, errno.errorcode[e.errno] if False else "", synced, size == done, os.path.getsize(name) == done)
+    print(name, errno.errorcode[full.errno], synced, size == done, os.path.getsize(name) == done)
     return done
 n = until_full("big")
 print("much", n > 4 << 20)
@@ -113,7 +114,7 @@ for what in [lambda: os.posix_fallocate(os.open("more", os.O_CREAT | os.O_RDWR),
 made = 0
 try:
     while True: os.close(os.open("i%d" % made, os.O_CREAT | os.O_WRONLY)); made += 1
-except OSError as e: print("inodes", errno.errorcode[e.errno], made > 100)
+except OSError as e: print("inodes", errno.errorcode[e.errno], made > 20)
 for what in [lambda: os.mkdir("d2"), lambda: os.symlink("x" * 200, "l2"), lambda: os.mknod("n2")]:
     try: what(); print("done")
     except OSError as e: print(errno.errorcode[e.errno])
