@@ -30,3 +30,4 @@ mod requests;
 mod resources;
 mod slabinfo;
 mod watch;
+mod write;

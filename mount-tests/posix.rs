@@ -107,7 +107,7 @@ pub fn open(dir: &Path, name: impl rustix::path::Arg, flags: OFlags) -> Result<O
 }
 
 /// Runs a table in a directory; the notes by check.
-fn act(table: &[Check], base: &Path) -> Vec<Notes> {
+pub fn act(table: &[Check], base: &Path) -> Vec<Notes> {
     let run = |check: &Check| {
         let mut notes = Notes::default();
         (check.act)(&mut notes, &base.join(check.name));
@@ -116,7 +116,7 @@ fn act(table: &[Check], base: &Path) -> Vec<Notes> {
     table.iter().map(run).collect()
 }
 
-fn prepare(table: &[Check], base: &Path) {
+pub fn prepare(table: &[Check], base: &Path) {
     for check in table {
         let dir = base.join(check.name);
         fs::create_dir_all(&dir).expect("mkdir");
@@ -128,7 +128,7 @@ fn prepare(table: &[Check], base: &Path) {
 
 /// Panics with all differences.
 #[track_caller]
-fn compare(what: &str, table: &[Check], plain: &[Notes], mount: &[Notes]) {
+pub fn compare(what: &str, table: &[Check], plain: &[Notes], mount: &[Notes]) {
     let mut wrong = Vec::new();
     for ((check, plain), mount) in table.iter().zip(plain).zip(mount) {
         let count = plain.lines.len().max(mount.lines.len());
@@ -149,7 +149,7 @@ fn compare(what: &str, table: &[Check], plain: &[Notes], mount: &[Notes]) {
 
 /// The table in a plain directory: the checks' own expectations hold there.
 #[track_caller]
-fn reference(table: &[Check], base: &Path) -> Vec<Notes> {
+pub fn reference(table: &[Check], base: &Path) -> Vec<Notes> {
     let notes = act(table, base);
     let wrong: Vec<_> = table
         .iter()
@@ -167,7 +167,7 @@ fn reference(table: &[Check], base: &Path) -> Vec<Notes> {
     notes
 }
 
-fn sources(table: &[Check]) -> (Place, PathBuf, PathBuf) {
+pub fn sources(table: &[Check]) -> (Place, PathBuf, PathBuf) {
     let place = Place::new();
     let (plain, source) = (place.dir("plain"), place.dir("source"));
     prepare(table, &plain);
