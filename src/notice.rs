@@ -9,6 +9,7 @@
 //! everything in it becomes one [`Notice::Everything`].
 
 use std::collections::VecDeque;
+use std::sync::OnceLock;
 
 use parking_lot::{Condvar, Mutex};
 
@@ -56,12 +57,15 @@ pub enum Notice {
 }
 
 /// Notices that wait for the notifier thread.
-#[derive(Debug)]
 pub struct Notices {
     queue: Mutex<Queue>,
     ready: Condvar,
     capacity: usize,
+    doubter: OnceLock<Doubter>,
 }
+
+/// Tells the kernel at once that the attributes of a nodeid are in doubt.
+pub type Doubter = Box<dyn Fn(u64) + Send + Sync>;
 
 #[derive(Debug, Default)]
 struct Queue {
@@ -78,6 +82,21 @@ impl Notices {
             queue: Mutex::default(),
             ready: Condvar::new(),
             capacity,
+            doubter: OnceLock::new(),
+        }
+    }
+
+    /// How the kernel is told at once of attributes; to be set before the first request.
+    pub fn set_doubter(&self, doubter: Doubter) {
+        let _ = self.doubter.set(doubter);
+    }
+
+    /// The kernel must not believe the attributes of a nodeid any more, and is told so
+    /// before this returns: for attributes alone it takes no lock, so a request may say
+    /// it. A listing goes with its directory's mtime.
+    pub fn doubt(&self, nodeid: u64) {
+        if let Some(doubter) = self.doubter.get() {
+            doubter(nodeid);
         }
     }
 

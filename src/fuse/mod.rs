@@ -16,7 +16,6 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::thread::JoinHandle;
 
 use fuser::{INodeNo, MountOption, Notifier, Session, SessionACL, SessionUnmounter};
@@ -100,7 +99,9 @@ impl MountOptions {
         let flags = [
             (self.read_only, MountOption::RO),
             (self.nosuid, MountOption::NoSuid),
+            (!self.nosuid, MountOption::Suid),
             (self.nodev, MountOption::NoDev),
+            (!self.nodev, MountOption::Dev),
             (self.noexec, MountOption::NoExec),
             (self.noatime, MountOption::NoAtime),
             (self.auto_unmount, MountOption::AutoUnmount),
@@ -171,8 +172,7 @@ where
     S::File: AsFd,
 {
     let fs = Arc::new(fs);
-    let doubter = Arc::new(OnceLock::new());
-    let transport = Transport::new(fs.clone(), doubter.clone());
+    let transport = Transport::new(fs.clone());
     // fuser leaves the subtype out where it mounts by itself, and tools know a mount by it.
     let direct = !options.auto_unmount && rustix::process::geteuid().is_root();
     let config = options.config();
@@ -186,7 +186,12 @@ where
         (Session::new(transport, mountpoint, &config)?, None)
     };
     // Set before the first request is answered.
-    let _ = doubter.set(session.notifier());
+    let doubter = session.notifier();
+    fs.notices().set_doubter(Box::new(move |nodeid| {
+        if let Err(e) = doubter.inval_inode(INodeNo(nodeid), -1, 0) {
+            debug!(nodeid, error = %e, "inval_inode");
+        }
+    }));
     if let Some(dev) = own_device(mountpoint) {
         fs.namei().set_own_dev(dev);
     }

@@ -5,15 +5,14 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
 
 use fuser::{
     AccessFlags, BackingId, BsdFileFlags, CopyFileRangeFlags, FileAttr, FileHandle, Filesystem,
-    FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, Notifier,
-    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite,
-    ReplyXattr, Request, TimeOrNow, WriteFlags,
+    FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags,
+    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
+    ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    Request, TimeOrNow, WriteFlags,
 };
 use parking_lot::Mutex;
 use tracing::{debug, info, trace_span};
@@ -33,16 +32,13 @@ use crate::sync::Arc;
 pub(super) struct Transport<S: Source> {
     fs: Arc<Fs<S>>,
     backing: Mutex<Backing>,
-    /// Tells the kernel that attributes are in doubt; set before the first request.
-    doubter: Arc<OnceLock<Notifier>>,
 }
 
 impl<S: Source> Transport<S> {
-    pub(super) fn new(fs: Arc<Fs<S>>, doubter: Arc<OnceLock<Notifier>>) -> Self {
+    pub(super) fn new(fs: Arc<Fs<S>>) -> Self {
         Self {
             fs,
             backing: Mutex::default(),
-            doubter,
         }
     }
 }
@@ -70,13 +66,8 @@ where
         opened: &Opened,
         open_backing: impl FnOnce(&S::File) -> io::Result<BackingId>,
     ) -> (FopenFlags, Option<Arc<BackingId>>) {
-        if opened.doubt_attr
-            && let Some(doubter) = self.doubter.get()
-            // Attributes alone: for these the kernel takes no lock, so they can be
-            // taken back before the file is open.
-            && let Err(e) = doubter.inval_inode(INodeNo(nodeid), -1, 0)
-        {
-            debug!(nodeid, error = %e, "inval_inode");
+        if opened.doubt_attr {
+            self.fs.notices().doubt(nodeid);
         }
         let backing = opened.inode.and_then(|key| {
             self.backing.lock().open(opened, key, || {

@@ -169,6 +169,32 @@ impl<S: Source> Namei<S> {
         }
     }
 
+    /// A directory that the kernel refers to is gone from where it was: if it has another
+    /// name beside the old one, that is the one by which it is reached from now on. Whoever
+    /// works in it goes on working in it.
+    pub(super) fn find_renamed(&self, inode: InodeId, parent: InodeId, node: &S::Node) {
+        let wanted = self.dcache.inodes.with(inode, |i| {
+            (i.dir().is_some() && i.nlookup() > 0).then_some((i.device(), i.nodeid()))
+        });
+        let Some((device, nodeid)) = wanted.flatten() else {
+            return;
+        };
+        let devices = &self.dcache.inodes.devices;
+        let mut found: Option<Vec<u8>> = None;
+        let listed = self.source.list(node, 0, &mut |entry| {
+            let same = devices.d_ino(device, entry.ino) == nodeid;
+            if same && !matches!(entry.name, b"." | b"..") {
+                found = Some(entry.name.to_vec());
+            }
+            found.is_none()
+        });
+        if let (Ok(_), Some(name)) = (listed, found)
+            && let Ok(name) = QStr::new(&name)
+        {
+            self.find_again(inode, parent, name);
+        }
+    }
+
     /// The attributes of an inode are not what they were.
     pub fn changed(&self, inode: InodeId) {
         self.dcache.inodes.with_mut(inode, |i| i.forget_attr());

@@ -388,6 +388,7 @@ impl<S: Source> Namei<S> {
             Ok(attr) => {
                 let inode = self.iget(&attr, &node, &filename, asked.at)?;
                 let attr = self.watch_found(&inode, attr, &node, &filename)?;
+                self.compare_stamp(inode.id(), &attr);
                 let mut guard = dir.lock();
                 let added = self
                     .dcache
@@ -412,10 +413,14 @@ impl<S: Source> Namei<S> {
             }
             Err(Errno::NOENT) => {
                 let (proved, moment) = self.prove_negative(parent, dir, &node, asked, moment)?;
+                let gone = self.dcache.peek(parent, name);
                 let mut guard = dir.lock();
                 let added = self.dcache.add(parent, &mut guard, name, None, moment);
                 drop(guard);
                 self.added(parent, added);
+                if let (Some(gone), Added::Contradicted) = (gone, added) {
+                    self.find_renamed(gone, parent, &node);
+                }
                 let left = match (added, proved) {
                     (Added::Void, _) | (_, false) => Duration::ZERO,
                     _ => self.negative_left(dir, self.clock.now()),
@@ -560,6 +565,7 @@ impl<S: Source> Namei<S> {
         if added == Added::Contradicted
             && let Some(nodeid) = self.dcache.inodes.with(parent, |i| i.nodeid())
         {
+            self.notices.doubt(nodeid);
             self.notices.push(Notice::Inode { nodeid });
         }
         let inserts = self.inserts.fetch_add(1, Ordering::Relaxed);
@@ -790,6 +796,7 @@ impl<S: Source> Namei<S> {
         drop(guard);
         if was_cached && let Some(nodeid) = self.dcache.inodes.with(parent, |i| i.nodeid()) {
             let name = name.as_bytes().into();
+            self.notices.doubt(nodeid);
             self.notices.push(Notice::Entry {
                 parent: nodeid,
                 name,
@@ -844,7 +851,26 @@ impl<S: Source> Namei<S> {
             })?
             .0
         };
+        self.compare_stamp(inode, &attr);
         Ok((attr, self.took_attr_since(inode, &attr, moment)))
+    }
+
+    /// A directory's own attributes tell whether its names are as they were proved. The
+    /// kernel keeps a listing as long as the mtime that it knows stays the same, so it
+    /// must not get a listing that is older than the attributes.
+    fn compare_stamp(&self, inode: InodeId, attr: &Attr) {
+        if attr.kind != Kind::Directory {
+            return;
+        }
+        let Ok(dir) = self.dir(inode) else { return };
+        if dir.is_watched() || self.policy.coherence == Coherence::Frozen {
+            return;
+        }
+        let mut guard = dir.lock();
+        let other = |s: Stamp| s.mtime != attr.mtime || s.ctime != attr.ctime;
+        if guard.state.stamp.is_some_and(other) {
+            guard.doubt();
+        }
     }
 
     /// To be called before attributes of an inode are read from the source.

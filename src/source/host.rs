@@ -328,6 +328,14 @@ impl Source for HostSource {
                 Ok(0) => break,
                 Ok(n) => done += n,
                 Err(Errno::INTR) => {}
+                // Past the page cache memory has to be aligned, which ours is not.
+                Err(Errno::INVAL) if done == 0 => {
+                    return with_aligned(buf.len(), |aligned| {
+                        let n = rustix::io::pread(file, &mut *aligned, offset)?;
+                        buf[..n].copy_from_slice(&aligned[..n]);
+                        Ok(n)
+                    });
+                }
                 Err(_) if done > 0 => break,
                 Err(e) => return Err(e),
             }
@@ -513,7 +521,7 @@ impl Source for HostSource {
             wanted.set(OFlags::DIRECT, how.direct);
             rustix::fs::fcntl_setfl(file, wanted)?;
         }
-        let write_all = || {
+        let write_all = |data: &[u8]| {
             let mut done = 0;
             while done < data.len() {
                 self.count(Call::Pwrite);
@@ -528,11 +536,20 @@ impl Source for HostSource {
             }
             Ok(done)
         };
+        // Past the page cache memory has to be aligned, which what comes from the kernel
+        // is not.
+        let write = || match how.direct {
+            true => with_aligned(data.len(), |aligned| {
+                aligned.copy_from_slice(data);
+                write_all(aligned)
+            }),
+            false => write_all(data),
+        };
         let sxid = how.kill_suid && self.stat_file(file)?.perm & 0o6000 != 0;
         if sxid {
-            self.creds.without_fsetid(write_all)
+            self.creds.without_fsetid(write)
         } else {
-            write_all()
+            write()
         }
     }
 
@@ -642,6 +659,21 @@ impl Source for HostSource {
         let counts = self.calls.iter().map(|c| c.load(Ordering::Relaxed));
         CALL_NAMES.iter().copied().zip(counts).collect()
     }
+}
+
+/// Room that starts on a page, as O_DIRECT wants it; one for each thread.
+fn with_aligned<R>(len: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
+    const PAGE: usize = 4096;
+    thread_local! {
+        static ROOM: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) };
+    }
+    ROOM.with_borrow_mut(|room| {
+        if room.len() < len + PAGE {
+            room.resize(len + PAGE, 0);
+        }
+        let start = room.as_ptr().align_offset(PAGE);
+        f(&mut room[start..start + len])
+    })
 }
 
 /// open(2)'s flags without those that are the caller's own business or were carried
