@@ -26,7 +26,7 @@ mod shrink;
 
 pub use dir::{Dir, DirGuard, DirState, Entries, Listing, Moment, Stamp};
 pub use inode::{Device, Devices, Inode, InodeId, InodeRef, Inodes, NodeId, ROOT, VIRTUAL};
-pub use shrink::Sweep;
+pub use shrink::{CachedName, Sweep};
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
@@ -502,8 +502,8 @@ impl Dcache {
         }
         let len = name.len() as u8;
         Ok(match name.len() {
-            0..=DNAME_INLINE => DName::Inline(len, padded(name)),
-            0..=DNAME_64 => DName::External64(
+            n if n <= DNAME_INLINE => DName::Inline(len, padded(name)),
+            n if n <= DNAME_64 => DName::External64(
                 len,
                 self.external64
                     .insert(padded(name))

@@ -14,6 +14,9 @@
 use super::{DNAME_256, Dcache, DentryId, InodeId, QStr};
 use crate::sync::atomic::Ordering;
 
+/// A name below a directory and what it is.
+pub type CachedName = (InodeId, Box<[u8]>, Option<InodeId>);
+
 /// What a pass of the hand should do with what it finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sweep {
@@ -169,7 +172,7 @@ impl Dcache {
     /// Cached names at some moment during the call, each handed to `f` with the nodeid of
     /// its parent and whether it is a directory, without any lock held.
     pub fn for_each_name(&self, mut f: impl FnMut(super::NodeId, QStr<'_>, bool)) {
-        let mut names: Vec<(InodeId, Box<[u8]>, Option<InodeId>)> = Vec::new();
+        let mut names: Vec<CachedName> = Vec::new();
         for slab in 0..self.dentries.slab_count() {
             self.dentries.scan_slab(slab, |_, d| {
                 let mut name = [0; DNAME_256];
@@ -188,25 +191,22 @@ impl Dcache {
 
     /// Cached names below a directory, however deep, at some moment during the call:
     /// parent, name and what it is. A walk over all dentries.
-    pub fn names_below(&self, top: InodeId) -> Vec<(InodeId, Box<[u8]>, Option<InodeId>)> {
-        let mut below: std::collections::HashMap<InodeId, Vec<(Box<[u8]>, Option<InodeId>)>> =
+    pub fn names_below(&self, top: InodeId) -> Vec<CachedName> {
+        let mut below: std::collections::HashMap<InodeId, Vec<CachedName>> =
             std::collections::HashMap::new();
         for slab in 0..self.dentries.slab_count() {
             self.dentries.scan_slab(slab, |_, d| {
                 let mut name = [0; DNAME_256];
                 let len = self.copy_name(&d.name, &mut name);
-                below
-                    .entry(d.parent)
-                    .or_default()
-                    .push((name[..len].into(), d.inode));
+                let cached = (d.parent, name[..len].into(), d.inode);
+                below.entry(d.parent).or_default().push(cached);
             });
         }
         let (mut found, mut todo) = (Vec::new(), vec![top]);
         while let Some(parent) = todo.pop() {
-            for (name, inode) in below.remove(&parent).unwrap_or_default() {
-                todo.extend(inode);
-                found.push((parent, name, inode));
-            }
+            let names = below.remove(&parent).unwrap_or_default();
+            todo.extend(names.iter().filter_map(|(_, _, inode)| *inode));
+            found.extend(names);
         }
         found
     }

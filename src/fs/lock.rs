@@ -53,6 +53,9 @@ struct Owned<F> {
     pid: u32,
 }
 
+/// Why a lock was not had, and the description to try again with, if that is any use.
+type Refused<F> = (Errno, Option<Arc<F>>);
+
 /// How a waiter is told.
 type Answer = Box<dyn FnOnce(Result<()>) + Send>;
 
@@ -179,7 +182,7 @@ impl<S: Source> Fs<S> {
         id: FileId,
         owner: LockOwner,
         range: LockRange,
-    ) -> core::result::Result<(), (Errno, Option<Arc<S::File>>)> {
+    ) -> core::result::Result<(), Refused<S::File>> {
         let inode = self.inode(nodeid).map_err(|e| (e, None))?;
         if range.kind == LockKind::Unlock {
             let held = self

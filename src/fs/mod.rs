@@ -296,12 +296,12 @@ impl<S: Source> Fs<S> {
         let inode = self.inode(parent)?;
         match self.namei.lookup_one(inode, QStr::new(name)?)? {
             Found::Negative { left } => Ok(Lookup::Negative(left)),
-            found @ Found::Positive { .. } => Ok(Lookup::Entry(self.into_entry(found)?)),
+            found @ Found::Positive { .. } => Ok(Lookup::Entry(self.reply_with(found)?)),
         }
     }
 
     /// Turns what was found into a reply that counts as a reference of the kernel's.
-    fn into_entry(&self, found: Found<'_>) -> Result<Entry> {
+    fn reply_with(&self, found: Found<'_>) -> Result<Entry> {
         let Found::Positive {
             inode,
             attr,

@@ -296,7 +296,7 @@ impl<S: Source> Reply<'_, '_, S> {
     fn find(&self, raw: RawEntry<'_>) -> Result<Option<Entry>> {
         let found = QStr::new(raw.name).and_then(|q| self.fs.namei.lookup_one(self.inode, q));
         match found {
-            Ok(found @ Found::Positive { .. }) => self.fs.into_entry(found).map(Some),
+            Ok(found @ Found::Positive { .. }) => self.fs.reply_with(found).map(Some),
             Ok(Found::Negative { .. }) => Ok(None),
             // A name that cannot be looked at stays listed: whoever uses it asks again
             // and is told the reason.
@@ -341,6 +341,6 @@ impl<S: Source> Fs<S> {
             name_left: Duration::ZERO,
             attr_left: Duration::ZERO,
         };
-        self.into_entry(found)
+        self.reply_with(found)
     }
 }

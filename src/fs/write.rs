@@ -72,7 +72,7 @@ impl<S: Source> Fs<S> {
                 .attr_fresh(inode.id(), &attr, Some(dir), moment.1),
             false => Duration::ZERO,
         };
-        self.into_entry(Found::Positive {
+        self.reply_with(Found::Positive {
             inode,
             attr,
             name_left,

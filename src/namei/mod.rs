@@ -570,7 +570,7 @@ impl<S: Source> Namei<S> {
             self.notices.push(Notice::Inode { nodeid });
         }
         let inserts = self.inserts.fetch_add(1, Ordering::Relaxed);
-        if inserts % INSERTS_PER_CHECK == 0 {
+        if inserts.is_multiple_of(INSERTS_PER_CHECK) {
             self.stay_in_budget();
         }
     }

@@ -18,10 +18,13 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 
 type Watched = SmallVec<[(InodeId, Weak<Dir>); 1]>;
 
+/// Where, what and which name.
+type OwnChange = (InodeId, Own, Box<[u8]>);
+
 /// The watches of one mount.
 pub struct Watches<N> {
     table: Arc<Table<N>>,
-    own: Mutex<HashMap<(InodeId, Own, Box<[u8]>), u32>>,
+    own: Mutex<HashMap<OwnChange, u32>>,
     limit: usize,
     /// Directories that could not be watched; they are believed for the ttl.
     pub refused: AtomicU64,

@@ -26,7 +26,7 @@ impl Fault {
     /// Counts an allocation; whether it is to fail.
     pub(super) fn fails(&self) -> bool {
         let asked = self.asked.fetch_add(1, Relaxed) + 1;
-        asked % self.every == 0
+        asked.is_multiple_of(self.every)
             && self
                 .left
                 .fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1))
