@@ -113,13 +113,22 @@ fn rsync_idle(mounted: &Mounted) {
         p.push("/");
         p
     };
-    // Both ways: an attribute that one side does not show at all is seen so.
-    for (from, to) in [
-        (mounted.source(), mounted.path()),
-        (mounted.path(), mounted.source()),
-    ] {
-        let words = ["rsync", "-aHAXnx", "--delete", "--itemize-changes"];
-        let done = run(command(words).arg(slash(from)).arg(slash(to))).clean();
+    let (source, mount) = (mounted.source(), mounted.path());
+    // Both ways, so that an attribute that one side does not show at all is seen; the
+    // way back without the wide directory, which holds nothing new for it. rsync
+    // itself cannot go where paths are too long.
+    for (from, to, without) in [(source, mount, "/deep/"), (mount, source, "/wide/")] {
+        let words = [
+            "rsync",
+            "-aHAXnx",
+            "--delete",
+            "--itemize-changes",
+            "--exclude=/deep/",
+        ];
+        let mut cmd = command(words);
+        cmd.arg(format!("--exclude={without}"))
+            .args([slash(from), slash(to)]);
+        let done = run(&mut cmd).clean();
         assert!(done.stdout.is_empty(), "rsync would change: {}", done.out());
     }
 }
@@ -259,7 +268,7 @@ fn data_without_passthrough() {
 fn readdirplus_kinds() {
     need!(Program("setfacl"));
     let tree = tree::nasty();
-    for kind in ["auto", "always", "never"] {
+    for kind in ["always", "never"] {
         for mode in ["ttl", "strict"] {
             let setup = Setup::mode(mode).arg(format!("--readdirplus={kind}"));
             let mounted = setup.source(&tree.path()).mount();
