@@ -356,6 +356,13 @@ fn bench(args: &Args) -> io::Result<bool> {
         "load average: {} before, {} after (others were busy where it exceeds the bench's own).",
         machine["load_before"], machine["load_after"]
     );
+    let sum = |of: fn(&Cell) -> u32| rows.iter().flat_map(|(_, c)| c).map(of).sum::<u32>();
+    let (repeated, disturbed) = (sum(|c| c.repeated), sum(|c| c.disturbed));
+    if repeated + disturbed > 0 {
+        println!(
+            "others emptied the kernel's caches: {repeated} runs were repeated, {disturbed} taken all the same."
+        );
+    }
     let file = match &args.json {
         Some(file) => Some(file.clone()),
         None => args.only.is_empty().then(|| support::results("find.json")),

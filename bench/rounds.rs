@@ -47,8 +47,17 @@ pub struct Column {
     pub mirror: Option<Mirror>,
     /// Whether it showed the same tree as the source.
     pub same_tree: bool,
-    /// The count of cache drops at which it was last warm for the current row.
-    warm: Option<u64>,
+    /// What others had done to its caches when it was last warm for the current row.
+    warm: Option<Disturbance>,
+}
+
+/// What others have done to the kernel's caches: while it does not change, what is warm stays so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Disturbance {
+    /// Caches dropped, by anybody.
+    drops: u64,
+    /// Pages of the mount that left the page cache.
+    evicted: u64,
 }
 
 impl Column {
@@ -85,7 +94,9 @@ pub struct Cell {
     pub counted: Option<Counted>,
     /// Requests of the same run, by the daemon's count.
     pub own: Option<Requests>,
-    /// Runs that were repeated because somebody else dropped the kernel's caches meanwhile.
+    /// Runs that were repeated because others emptied the kernel's caches meanwhile.
+    pub repeated: u32,
+    /// Runs that were taken although others emptied the kernel's caches meanwhile.
     pub disturbed: u32,
     /// Why there is nothing to show.
     pub failed: Option<String>,
@@ -138,6 +149,7 @@ impl Cell {
             "daemon_user": some(&self.daemon_user),
             "daemon_system": some(&self.daemon_system),
             "rss_kib": (self.rss_kib > 0).then_some(self.rss_kib),
+            "repeated_runs": self.repeated,
             "disturbed_runs": self.disturbed,
             "failed": self.failed,
         })
@@ -217,6 +229,10 @@ impl Rounds {
         if let Some(kind) = &column.kind {
             drop(column.mirror.take());
             column.mirror = Some(Mirror::mount(kind, &source)?);
+            let connections = self.limits().connections;
+            if let Some(counter) = &mut self.counter {
+                counter.watch_evictions(&connections)?;
+            }
         }
         Ok(())
     }
@@ -238,19 +254,31 @@ impl Rounds {
         Ok(())
     }
 
-    /// Two runs that do not count, if the column's caches are not warm or somebody has dropped
-    /// the kernel's since.
+    /// What others have done so far to the kernel's caches of a column.
+    fn disturbance(&mut self, column: usize) -> io::Result<Disturbance> {
+        let connection = self.columns[column].mirror.as_ref().map(Mirror::connection);
+        let evicted = match (&mut self.counter, connection) {
+            (Some(counter), Some(connection)) => counter.evicted(connection)?,
+            _ => 0,
+        };
+        Ok(Disturbance {
+            drops: workload::cache_drops(),
+            evicted,
+        })
+    }
+
+    /// Two runs that do not count, unless the column is warm from earlier ones.
     fn warm_up(&mut self, row: &Row, column: usize) -> io::Result<()> {
-        let drops = workload::cache_drops();
-        if row.before == Before::WarmUp && self.columns[column].warm != Some(drops) {
+        let now = self.disturbance(column)?;
+        if row.before == Before::WarmUp && self.columns[column].warm != Some(now) {
             self.run(&row.work, column)?;
             self.run(&row.work, column)?;
-            self.columns[column].warm = Some(drops);
+            self.columns[column].warm = Some(now);
         }
         Ok(())
     }
 
-    /// Repeats a step until nobody else dropped the kernel's caches meanwhile.
+    /// Repeats a step while others disturb it: at most ten times, the last is taken as it is.
     fn undisturbed(
         &mut self,
         row: &Row,
@@ -259,24 +287,26 @@ impl Rounds {
         mut step: impl FnMut(&mut Self, &mut Cell) -> io::Result<()>,
     ) -> io::Result<()> {
         const TRIES: u32 = 10;
-        for _ in 0..TRIES {
+        for attempt in 1..=TRIES {
             self.warm_up(row, column)?;
             self.prepare(row.before, column)?;
-            let drops = workload::cache_drops();
-            let cold = row.before == Before::WarmUp && self.columns[column].warm != Some(drops);
+            let before = match self.columns[column].warm {
+                Some(warm) if row.before == Before::WarmUp => warm,
+                _ => self.disturbance(column)?,
+            };
             let mut result = Cell::default();
-            if !cold {
-                step(self, &mut result)?;
-            }
-            if !cold && workload::cache_drops() == drops {
+            step(self, &mut result)?;
+            if self.disturbance(column)? == before {
                 cell.take(result);
                 return Ok(());
             }
-            cell.disturbed += 1;
+            cell.repeated += u32::from(attempt < TRIES);
+            if attempt == TRIES {
+                cell.take(result);
+                cell.disturbed += 1;
+            }
         }
-        Err(io::Error::other(
-            "somebody else drops the kernel's caches all the time",
-        ))
+        Ok(())
     }
 
     /// One timed run of one column.
