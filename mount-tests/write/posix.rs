@@ -6,9 +6,9 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps,
-    Uid, XattrFlags, chmodat, chownat, fallocate, ftruncate, linkat, mkdirat, mknodat,
-    renameat_with, symlinkat, unlinkat, utimensat,
+    AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid,
+    XattrFlags, chmodat, chownat, fallocate, ftruncate, linkat, mkdirat, mknodat, renameat_with,
+    symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 
