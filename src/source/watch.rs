@@ -17,7 +17,13 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use crate::error::{Errno, Result};
 
 /// Names a watch.
-pub type WatchId = WatchDescriptor;
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WatchId {
+    /// inotify's number.
+    Inotify(WatchDescriptor),
+    /// Another watcher's number.
+    Other(u64),
+}
 
 /// What happened to a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -126,12 +132,15 @@ impl<N: std::ops::Deref<Target = OwnedFd>> Watcher<N> for InotifyWatcher {
     fn add(&self, dir: &N) -> Result<WatchId> {
         let path = format!("/proc/self/fd/{}", dir.as_raw_fd());
         let added = self.inotify.add_watch(&*path, mask());
-        added.map_err(|e| Errno::from_raw_os_error(e as i32))
+        let watch = added.map_err(|e| Errno::from_raw_os_error(e as i32))?;
+        Ok(WatchId::Inotify(watch))
     }
 
     fn remove(&self, watch: WatchId) {
-        // EINVAL if it ended by itself.
-        let _ = self.inotify.rm_watch(watch);
+        if let WatchId::Inotify(watch) = watch {
+            // EINVAL if it ended by itself.
+            let _ = self.inotify.rm_watch(watch);
+        }
     }
 
     fn next(&self) -> Result<Option<Vec<Event>>> {
@@ -162,7 +171,7 @@ impl<N: std::ops::Deref<Target = OwnedFd>> Watcher<N> for InotifyWatcher {
 }
 
 fn event_of(event: &InotifyEvent) -> Option<Event> {
-    let (watch, mask) = (event.wd, event.mask);
+    let (watch, mask) = (WatchId::Inotify(event.wd), event.mask);
     let has = |flags| mask.intersects(flags);
     if has(AddWatchFlags::IN_Q_OVERFLOW) {
         return Some(Event::Overflow);

@@ -35,6 +35,7 @@ impl<'a> Edit<'a> {
             Body::File(data) => data.write(0, contents.as_ref()),
             _ => Err(Errno::INVAL),
         })?;
+        world.events.contents(&node);
         Ok(node)
     }
 
@@ -183,6 +184,7 @@ impl<'a> Edit<'a> {
         let node = find(&world, path.as_ref())?;
         let result = change(&mut node.object.state());
         node.object.touch_attr();
+        world.events.attributes(&node);
         Ok(result)
     }
 
@@ -227,6 +229,7 @@ impl<'a> Edit<'a> {
             _ => Err(Errno::INVAL),
         })?;
         node.object.touch();
+        world.events.contents(&node);
         Ok(())
     }
 
@@ -368,10 +371,7 @@ fn remove_all(world: &World, dir: &Node, name: &[u8]) -> Result<()> {
     let object: Arc<object::Object> = dir.object.child(name)?;
     let directory = object.is_dir();
     if directory {
-        let below = Node {
-            object: object.clone(),
-            mnt: dir.mnt,
-        };
+        let below = Node::of(dir.object.entry(name)?, dir.mnt);
         for name in object.with_dir(|entries| Ok(entries.names()))? {
             remove_all(world, &below, &name)?;
         }

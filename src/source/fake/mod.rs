@@ -17,6 +17,7 @@ mod calls;
 mod clock;
 mod data;
 mod edit;
+mod events;
 mod locks;
 mod object;
 #[cfg(test)]
@@ -69,6 +70,10 @@ pub struct File {
 impl Drop for File {
     fn drop(&mut self) {
         self.node.object.state().locks.release(self.number);
+        if write::is_written(self.flags) {
+            // IN_CLOSE_WRITE.
+            self.node.events().contents(&self.node);
+        }
     }
 }
 
@@ -191,6 +196,23 @@ impl FakeSource {
     /// Pauses that have not run yet.
     pub fn pauses(&self) -> usize {
         self.shared.calls.pauses()
+    }
+
+    /// At most so many events wait, then one that says that some were lost; and at most so
+    /// many directories are watched.
+    pub fn set_event_limits(&self, events: usize, watches: usize) {
+        self.world().events.set_limits(events, watches);
+    }
+
+    /// Whoever follows events waits for the next one; else it is told the end when there
+    /// is none, so that one thread can do both.
+    pub fn set_event_waits(&self, waits: bool) {
+        self.world().events.set_waits(waits);
+    }
+
+    /// Events that nobody has followed yet.
+    pub fn waiting_events(&self) -> usize {
+        self.world().events.waiting()
     }
 
     /// Calls of one kind so far.

@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 
 use super::clock::{Clock, just_after};
 use super::data::Data;
+use super::events::Events;
 use super::locks::Locks;
 use crate::error::{Errno, Result};
 use crate::source::{Attr, Kind, SourceId, Time};
@@ -76,6 +77,7 @@ pub(super) struct FakeFs {
     pub(super) dev: u64,
     pub(super) config: Mutex<FsConfig>,
     pub(super) clock: Arc<Clock>,
+    pub(super) events: Arc<Events>,
     numbers: Mutex<Numbers>,
 }
 
@@ -86,7 +88,12 @@ struct Numbers {
 }
 
 impl FakeFs {
-    pub(super) fn new(dev: u64, config: FsConfig, clock: Arc<Clock>) -> Arc<Self> {
+    pub(super) fn new(
+        dev: u64,
+        config: FsConfig,
+        clock: Arc<Clock>,
+        events: Arc<Events>,
+    ) -> Arc<Self> {
         let numbers = Mutex::new(Numbers {
             next: 2,
             freed: Vec::new(),
@@ -95,6 +102,7 @@ impl FakeFs {
             dev,
             config: Mutex::new(config),
             clock,
+            events,
             numbers,
         })
     }
@@ -163,6 +171,8 @@ pub(super) struct State {
     /// Inode flags of chattr(1); kept, and without effect.
     pub(super) flags: u32,
     pub(super) locks: Locks,
+    /// The number of the watch on it.
+    pub(super) watch: Option<u64>,
     pub(super) body: Body,
 }
 
@@ -200,6 +210,7 @@ impl Object {
             xattrs: BTreeMap::new(),
             flags: 0,
             locks: Locks::default(),
+            watch: None,
             body,
         });
         Arc::new(Self {
@@ -230,9 +241,14 @@ impl Object {
         }
     }
 
+    /// What `name` is in this directory.
+    pub(super) fn entry(&self, name: &[u8]) -> Result<Entry> {
+        self.with_dir(|dir| dir.get(name).ok_or(Errno::NOENT))
+    }
+
     /// The object that `name` is in this directory.
     pub(super) fn child(&self, name: &[u8]) -> Result<Arc<Self>> {
-        self.with_dir(|dir| dir.get(name).ok_or(Errno::NOENT))
+        self.entry(name).map(|entry| entry.object)
     }
 
     /// The contents or an entry changed.
@@ -296,9 +312,50 @@ impl Drop for Object {
     fn drop(&mut self) {
         let state = self.state();
         let (ino, birth, supplied) = (state.ino, state.birth, state.ino_supplied);
+        let watch = state.watch;
         drop(state);
+        if let Some(watch) = watch {
+            self.fs.events.ended(watch);
+        }
         if supplied {
             self.fs.numbers.lock().freed.push((ino, birth));
+        }
+    }
+}
+
+/// Where a name is: what a host calls a dentry. It goes along with a rename, and is
+/// nowhere once the name is gone, or in a filesystem's root.
+#[derive(Default)]
+pub(super) struct Place(Mutex<Option<(Weak<Object>, Vec<u8>)>>);
+
+impl Place {
+    pub(super) fn get(&self) -> Option<(Arc<Object>, Vec<u8>)> {
+        let place = self.0.lock();
+        let (dir, name) = place.as_ref()?;
+        Some((dir.upgrade()?, name.clone()))
+    }
+
+    pub(super) fn set(&self, dir: &Arc<Object>, name: &[u8]) {
+        *self.0.lock() = Some((Arc::downgrade(dir), name.to_vec()));
+    }
+
+    pub(super) fn clear(&self) {
+        *self.0.lock() = None;
+    }
+}
+
+/// What a name is bound to.
+#[derive(Clone)]
+pub(super) struct Entry {
+    pub(super) object: Arc<Object>,
+    pub(super) place: Arc<Place>,
+}
+
+impl Entry {
+    pub(super) fn new(object: &Arc<Object>) -> Self {
+        Self {
+            object: object.clone(),
+            place: Arc::default(),
         }
     }
 }
@@ -306,7 +363,7 @@ impl Drop for Object {
 /// Entries of a directory.
 pub(super) struct Dir {
     by_name: HashMap<Vec<u8>, u64>,
-    by_cookie: BTreeMap<u64, (Vec<u8>, Arc<Object>)>,
+    by_cookie: BTreeMap<u64, (Vec<u8>, Entry)>,
     next_cookie: u64,
     pub(super) subdirs: u32,
     /// The directory above, in this filesystem; dangling in a filesystem's root.
@@ -336,34 +393,29 @@ impl Dir {
         self.by_name.is_empty()
     }
 
-    pub(super) fn get(&self, name: &[u8]) -> Option<Arc<Object>> {
+    pub(super) fn get(&self, name: &[u8]) -> Option<Entry> {
         let cookie = self.by_name.get(name)?;
-        self.by_cookie.get(cookie).map(|(_, object)| object.clone())
+        self.by_cookie.get(cookie).map(|(_, entry)| entry.clone())
     }
 
-    /// Binds `name` to `object`; the object it was bound to. A name that was
-    /// there keeps its place, as in a directory that is changed in place.
-    pub(super) fn insert(
-        &mut self,
-        name: &[u8],
-        object: Arc<Object>,
-        cookies: Cookies,
-    ) -> Option<Arc<Object>> {
-        self.subdirs += u32::from(object.is_dir());
+    /// Binds `name`; what it was bound to. A name that was there keeps its cookie, as
+    /// in a directory that is changed in place.
+    pub(super) fn insert(&mut self, name: &[u8], entry: Entry, cookies: Cookies) -> Option<Entry> {
+        self.subdirs += u32::from(entry.object.is_dir());
         let there = self.by_name.get(name).copied();
         let cookie = there.unwrap_or_else(|| self.new_cookie(name, cookies));
         if there.is_none() {
             self.by_name.insert(name.to_vec(), cookie);
         }
-        let (_, old) = self.by_cookie.insert(cookie, (name.to_vec(), object))?;
-        self.subdirs -= u32::from(old.is_dir());
+        let (_, old) = self.by_cookie.insert(cookie, (name.to_vec(), entry))?;
+        self.subdirs -= u32::from(old.object.is_dir());
         Some(old)
     }
 
-    pub(super) fn remove(&mut self, name: &[u8]) -> Option<Arc<Object>> {
+    pub(super) fn remove(&mut self, name: &[u8]) -> Option<Entry> {
         let cookie = self.by_name.remove(name)?;
         let (_, old) = self.by_cookie.remove(&cookie)?;
-        self.subdirs -= u32::from(old.is_dir());
+        self.subdirs -= u32::from(old.object.is_dir());
         Some(old)
     }
 
@@ -402,13 +454,13 @@ impl Dir {
         };
         let start = if places { 0 } else { cookie.saturating_add(1) };
         let rest = self.by_cookie.range(start..).skip(skip).enumerate();
-        rest.map(move |(n, (own, (name, object)))| {
+        rest.map(move |(n, (own, (name, entry)))| {
             let own = if places {
                 DOTS + (skip + n) as u64 + 1
             } else {
                 *own
             };
-            (own, name.as_slice(), object)
+            (own, name.as_slice(), &entry.object)
         })
     }
 }

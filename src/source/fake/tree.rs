@@ -1,11 +1,14 @@
 //! The fake tree as a [`Source`].
 
 use std::ffi::CStr;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::events::FakeWatcher;
 use super::object::{self, Body};
 use super::{Births, Call, Cookies, FakeSource, File, Node, Point, write};
 use crate::error::{Errno, Result};
+use crate::source::watch::Watcher;
 use crate::source::{
     Attr, Caller, FsTraits, Handle, Kind, LockKind, LockRange, RawEntry, SetAttr, Source, StatFs,
     WriteHow,
@@ -266,7 +269,21 @@ impl Source for FakeSource {
         change: &SetAttr,
         _caller: &Caller,
     ) -> Result<()> {
-        self.call(Call::Setattr, b"", |_| write::setattr(node_of(of), change))
+        self.call(Call::Setattr, b"", |world| {
+            let node = node_of(of);
+            write::setattr(node, change)?;
+            if change.size.is_some() {
+                world.events.contents(node);
+            }
+            let size_only = SetAttr {
+                size: change.size,
+                ..SetAttr::default()
+            };
+            if *change != size_only {
+                world.events.attributes(node);
+            }
+            Ok(())
+        })
     }
 
     fn write(&self, file: &File, offset: u64, data: &[u8], how: WriteHow) -> Result<usize> {
@@ -325,6 +342,10 @@ impl Source for FakeSource {
             file.node.object.touch_attr();
             Ok(())
         })
+    }
+
+    fn watcher(&self) -> Result<Option<Arc<dyn Watcher<Node>>>> {
+        Ok(Some(Arc::new(FakeWatcher(self.world().events.clone()))))
     }
 
     fn lock(&self, file: &File, range: LockRange) -> Result<()> {

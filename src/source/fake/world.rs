@@ -8,9 +8,11 @@ use std::sync::{Arc, Weak};
 
 use super::clock::Clock;
 use super::data::Data;
-use super::object::{Body, Dir, FakeFs, FsConfig, Object};
+use super::events::Events;
+use super::object::{Body, Dir, Entry, FakeFs, FsConfig, Object, Place};
 use crate::error::{Errno, Result};
 use crate::source::Kind;
+use crate::source::watch::Change;
 
 /// What is made below a directory with this bit has its group; a directory, the bit too.
 const SET_GID: u16 = 0o2000;
@@ -23,12 +25,30 @@ const NAME_MAX: usize = 255;
 pub struct Node {
     pub(super) object: Arc<Object>,
     pub(super) mnt: u64,
+    /// The name by which it was reached.
+    pub(super) place: Arc<Place>,
 }
 
 impl Node {
     /// Whether both are the same object, whatever mount they were reached through.
     pub fn same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.object, &other.object)
+    }
+
+    pub(super) fn of(entry: Entry, mnt: u64) -> Self {
+        Self {
+            object: entry.object,
+            mnt,
+            place: entry.place,
+        }
+    }
+
+    fn nowhere(object: Arc<Object>, mnt: u64) -> Self {
+        Self::of(Entry::new(&object), mnt)
+    }
+
+    pub(super) fn events(&self) -> &Events {
+        &self.object.fs.events
     }
 
     /// A number of the object that is never reused.
@@ -62,6 +82,7 @@ pub struct RenameFlags {
 /// All filesystems and mounts.
 pub(super) struct World {
     pub(super) clock: Arc<Clock>,
+    pub(super) events: Arc<Events>,
     /// By mount and serial of the covered directory.
     mounts: HashMap<(u64, u64), Node>,
     next_mnt: u64,
@@ -77,7 +98,8 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new(clock: Arc<Clock>, config: FsConfig) -> Self {
-        let fs = FakeFs::new(0x800, config, clock.clone());
+        let events: Arc<Events> = Arc::default();
+        let fs = FakeFs::new(0x800, config, clock.clone(), events.clone());
         let dir = |serial, parent: Weak<Object>| {
             Object::new(
                 serial,
@@ -92,38 +114,27 @@ impl World {
         let root = dir(2, Arc::downgrade(&top));
         let outside = dir(3, Arc::downgrade(&top));
         let _ = top.with_dir(|entries| {
-            entries.insert(b"source", root.clone(), config.cookies);
-            entries.insert(b"outside", outside.clone(), config.cookies);
+            entries.insert(b"source", Entry::new(&root), config.cookies);
+            entries.insert(b"outside", Entry::new(&outside), config.cookies);
             Ok(())
         });
         Self {
             clock,
+            events,
             mounts: HashMap::new(),
             next_mnt: 21,
             next_dev: 0x801,
             next_serial: 4,
-            top: Node {
-                object: top,
-                mnt: 20,
-            },
-            root: Node {
-                object: root,
-                mnt: 20,
-            },
-            outside: Node {
-                object: outside,
-                mnt: 20,
-            },
+            top: Node::nowhere(top, 20),
+            root: Node::nowhere(root, 20),
+            outside: Node::nowhere(outside, 20),
         }
     }
 
     /// One component down, onto what is mounted there.
     pub(super) fn step(&self, dir: &Node, name: &[u8]) -> Result<Node> {
         check_old(name)?;
-        let node = Node {
-            object: dir.object.child(name)?,
-            mnt: dir.mnt,
-        };
+        let node = Node::of(dir.object.entry(name)?, dir.mnt);
         Ok(self
             .mounts
             .get(&(node.mnt, node.object.serial))
@@ -164,7 +175,12 @@ impl World {
 
     /// Puts a new filesystem on the directory `at`.
     pub(super) fn mount(&mut self, at: &Node, config: FsConfig) -> Result<Node> {
-        let fs = FakeFs::new(self.next_dev, config, self.clock.clone());
+        let fs = FakeFs::new(
+            self.next_dev,
+            config,
+            self.clock.clone(),
+            self.events.clone(),
+        );
         self.next_dev += 1;
         let body = Body::Dir(Dir::new(Weak::new()));
         let root = Object::new(self.serial(), Kind::Directory, &fs, 0o755, (0, 0), body);
@@ -180,10 +196,7 @@ impl World {
         if !at.object.is_dir() || !root.is_dir() {
             return Err(Errno::NOTDIR);
         }
-        let node = Node {
-            object: root,
-            mnt: self.next_mnt,
-        };
+        let node = Node::nowhere(root, self.next_mnt);
         self.next_mnt += 1;
         self.mounts.insert((at.mnt, at.object.serial), node.clone());
         Ok(node)
@@ -225,12 +238,11 @@ impl World {
             }
         }
         let object = Object::new(self.serial(), new.kind, &dir.object.fs, perm, owner, body);
-        set_entry(&dir.object, name, &object)?;
+        let entry = Entry::new(&object);
+        set_entry(&dir.object, name, &entry)?;
         dir.object.touch();
-        Ok(Node {
-            object,
-            mnt: dir.mnt,
-        })
+        dir.events().name(&dir.object, name, Change::Created);
+        Ok(Node::of(entry, dir.mnt))
     }
 
     /// Gives `node` another name.
@@ -253,10 +265,11 @@ impl World {
         if links == 0 {
             return Err(Errno::NOENT);
         }
-        set_entry(&dir.object, name, &node.object)?;
+        set_entry(&dir.object, name, &Entry::new(&node.object))?;
         node.object.state().links += 1;
         node.object.touch_attr();
         dir.object.touch();
+        dir.events().name(&dir.object, name, Change::Created);
         Ok(())
     }
 
@@ -270,9 +283,11 @@ impl World {
             _ => {}
         }
         self.check_replaceable(&object)?;
-        dir.object.with_dir(|entries| Ok(entries.remove(name)))?;
+        let entry = dir.object.with_dir(|entries| Ok(entries.remove(name)))?;
         lose_name(&object);
         dir.object.touch();
+        dir.events().name(&dir.object, name, Change::Deleted);
+        entry.inspect(|entry| entry.place.clear());
         Ok(())
     }
 
@@ -292,17 +307,19 @@ impl World {
         if flags.exchange && (flags.noreplace || flags.whiteout) {
             return Err(Errno::INVAL);
         }
-        let moved = old_dir.object.child(old_name)?;
-        let there = match new_dir.object.child(new_name) {
+        let moved_entry = old_dir.object.entry(old_name)?;
+        let there_entry = match new_dir.object.entry(new_name) {
             Ok(there) => Some(there),
             Err(Errno::NOENT) => None,
             Err(error) => return Err(error),
         };
+        let moved = &moved_entry.object;
+        let there = there_entry.as_ref().map(|entry| &entry.object);
         new_dir.object.with_dir(|_| Ok(()))?;
-        if moved.is_dir() && is_below(&moved, &new_dir.object) {
+        if moved.is_dir() && is_below(moved, &new_dir.object) {
             return Err(Errno::INVAL);
         }
-        if let Some(there) = &there {
+        if let Some(there) = there {
             if flags.noreplace {
                 return Err(Errno::EXIST);
             }
@@ -316,25 +333,24 @@ impl World {
         } else if flags.exchange {
             return Err(Errno::NOENT);
         }
-        if there
-            .as_ref()
-            .is_some_and(|there| Arc::ptr_eq(there, &moved))
-        {
+        if there.is_some_and(|there| Arc::ptr_eq(there, moved)) {
             return Ok(());
         }
-        if self.is_mountpoint(&moved) {
+        if self.is_mountpoint(moved) {
             return Err(Errno::BUSY);
         }
-        match &there {
-            Some(there) if flags.exchange => {
+        match &there_entry {
+            Some(entry) if flags.exchange => {
+                let there = &entry.object;
                 if self.is_mountpoint(there) {
                     return Err(Errno::BUSY);
                 }
-                set_entry(&old_dir.object, old_name, there)?;
+                set_entry(&old_dir.object, old_name, entry)?;
                 set_parent(there, &old_dir.object);
                 there.touch_attr();
             }
-            Some(there) => {
+            Some(entry) => {
+                let there = &entry.object;
                 match (moved.is_dir(), there.is_dir()) {
                     (true, false) => return Err(Errno::NOTDIR),
                     (false, true) => return Err(Errno::ISDIR),
@@ -349,14 +365,21 @@ impl World {
                 .object
                 .with_dir(|entries| Ok(entries.remove(old_name)))?;
         }
-        set_entry(&new_dir.object, new_name, &moved)?;
-        set_parent(&moved, &new_dir.object);
-        if let (Some(there), false) = (&there, flags.exchange) {
-            lose_name(there);
+        set_entry(&new_dir.object, new_name, &moved_entry)?;
+        set_parent(moved, &new_dir.object);
+        if let (Some(entry), false) = (&there_entry, flags.exchange) {
+            lose_name(&entry.object);
+            entry.place.clear();
         }
         moved.touch_attr();
         old_dir.object.touch();
         new_dir.object.touch();
+        let events = old_dir.events();
+        let (old, new) = ((&*old_dir.object, old_name), (&*new_dir.object, new_name));
+        events.moved(old, new);
+        if flags.exchange {
+            events.moved(new, old);
+        }
         if flags.whiteout {
             let kind = Kind::CharDevice;
             let new = New {
@@ -384,9 +407,10 @@ impl World {
     }
 }
 
-fn set_entry(dir: &Object, name: &[u8], object: &Arc<Object>) -> Result<()> {
+fn set_entry(dir: &Arc<Object>, name: &[u8], entry: &Entry) -> Result<()> {
     let cookies = dir.fs.config().cookies;
-    dir.with_dir(|entries| Ok(entries.insert(name, object.clone(), cookies)))?;
+    dir.with_dir(|entries| Ok(entries.insert(name, entry.clone(), cookies)))?;
+    entry.place.set(dir, name);
     Ok(())
 }
 

@@ -82,11 +82,12 @@ impl FakeSource {
         }
         drop(state);
         node.object.touch();
+        node.events().contents(node);
         Ok(self.opened(node, flags))
     }
 }
 
-fn is_written(flags: u32) -> bool {
+pub(super) fn is_written(flags: u32) -> bool {
     flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32
 }
 
@@ -144,6 +145,8 @@ fn change_data<R>(file: &File, change: impl FnOnce(&mut State, Time) -> Result<R
     let mut state = file.node.object.state();
     let result = change(&mut state, now)?;
     (state.mtime, state.ctime) = (now, now);
+    drop(state);
+    file.node.events().contents(&file.node);
     Ok(result)
 }
 
@@ -216,6 +219,7 @@ pub(super) fn setxattr(node: &Node, name: &[u8], value: &[u8], flags: u32) -> Re
     state.xattrs.insert(name.to_vec(), value.to_vec());
     drop(state);
     node.object.touch_attr();
+    node.events().attributes(node);
     Ok(())
 }
 
@@ -223,5 +227,6 @@ pub(super) fn removexattr(node: &Node, name: &[u8]) -> Result<()> {
     let removed = node.object.state().xattrs.remove(name);
     removed.ok_or(Errno::NODATA)?;
     node.object.touch_attr();
+    node.events().attributes(node);
     Ok(())
 }

@@ -200,3 +200,83 @@ fn data_is_written_allocated_copied_and_locked() {
         .lock(&again, range(LockKind::Write, 0, u64::MAX))
         .unwrap();
 }
+
+#[test]
+fn watched_directories_tell_what_happens_in_them() {
+    use crate::source::watch::{Change, Event, WatchId};
+    let source = FakeSource::default();
+    let edit = source.edit();
+    edit.mkdir("d").unwrap();
+    edit.mkdir("e").unwrap();
+    let watcher = source.watcher().unwrap().unwrap();
+    let watch = watcher.add(&edit.node("d").unwrap()).unwrap();
+    assert_eq!(watcher.add(&edit.node("d").unwrap()), Ok(watch));
+    let events = || watcher.next().unwrap().unwrap_or_default();
+    let name = |name: &str, change| Event::Name {
+        watch,
+        name: name.as_bytes().into(),
+        change,
+    };
+    edit.create("d/f", "x").unwrap();
+    edit.link("d/f", "e/f").unwrap();
+    assert_eq!(
+        events(),
+        [name("f", Change::Created), name("f", Change::Contents)],
+        "of the other link nothing is told"
+    );
+    edit.chmod("e/f", 0o600).unwrap();
+    edit.chmod("d/f", 0o600).unwrap();
+    edit.rename("d/f", "d/g").unwrap();
+    edit.chmod("d", 0o700).unwrap();
+    let seen = events();
+    assert_eq!(seen.len(), 4, "{seen:?}");
+    assert_eq!(seen[0], name("f", Change::Attributes));
+    assert!(matches!(
+        &seen[1],
+        Event::Name {
+            change: Change::MovedFrom(_),
+            ..
+        }
+    ));
+    assert_eq!(seen[3], Event::Itself { watch });
+    let file = source
+        .open(Handle::Node(&edit.node("d/g").unwrap()), RDWR)
+        .unwrap();
+    edit.rename("d/g", "d/h").unwrap();
+    events();
+    source.write(&file, 0, b"y", WriteHow::default()).unwrap();
+    assert_eq!(
+        events(),
+        [name("h", Change::Contents)],
+        "the name goes along"
+    );
+    edit.exchange("d/h", "e/f").unwrap();
+    assert_eq!(events(), [], "two names of one file");
+    drop(file);
+    edit.unlink("d/h").unwrap();
+    assert_eq!(
+        events(),
+        [name("h", Change::Contents), name("h", Change::Deleted)]
+    );
+    edit.rename("d", "../d").unwrap();
+    edit.mkdir("../d/x").unwrap();
+    assert_eq!(
+        events(),
+        [name("x", Change::Created)],
+        "it is watched wherever it is"
+    );
+    edit.remove_all("../d").unwrap();
+    assert_eq!(
+        events(),
+        [name("x", Change::Deleted), Event::Ended { watch }]
+    );
+    source.set_event_limits(2, 1);
+    let watch = watcher.add(&edit.node("e").unwrap()).unwrap();
+    assert_eq!(watcher.add(&source.root()), Err(Errno::NOSPC));
+    (0..9).for_each(|n| drop(edit.mkdir(format!("e/{n}")).unwrap()));
+    assert_eq!(events().last(), Some(&Event::Overflow));
+    watcher.remove(watch);
+    assert_eq!(events(), [Event::Ended { watch }]);
+    assert!(matches!(watch, WatchId::Other(_)));
+    watcher.add(&source.root()).unwrap();
+}
