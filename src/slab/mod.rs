@@ -52,5 +52,5 @@ bitflags::bitflags! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllocError;
 
-#[cfg(all(test, not(feature = "loom")))]
+#[cfg(test)]
 mod tests;
