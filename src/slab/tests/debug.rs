@@ -82,7 +82,10 @@ fn an_overrun_is_caught_at_the_free() {
         SlabBug::RightRedzone,
     );
     assert!(text.contains("first byte 0x58 instead of 0xcc"), "{text}");
-    assert!(text.contains("slab/tests/debug.rs:"), "{text}");
+    assert!(
+        text.contains("Allocated in ") && text.contains("slab/tests/debug.rs:"),
+        "{text}"
+    );
     assert!(
         text.contains(" 58 cc cc cc"),
         "the red zone is shown: {text}"
