@@ -26,7 +26,7 @@ use super::magazine::{Depot, ROUNDS, Rounds};
 use super::owner::Owner;
 use super::page::{Handle, Home, Lent, Mine, PerThread, RawSlab, Taken};
 use super::store::Store;
-use super::thread::{self, Enrolled};
+use super::thread::{self, Enrolled, Number};
 use super::watch::Watch;
 use super::{AllocError, CacheInfo, Registry, SlabFlags};
 use crate::sync::Mutex;
@@ -114,6 +114,15 @@ pub(super) struct Core<T: Send + 'static> {
     pub(super) ended: AtomicBool,
     me: Weak<Core<T>>,
     pub(super) state: Mutex<State<T>>,
+}
+
+/// loom does not see that `Arc` orders what threads did before they let go of
+/// the cache; all of them had its lock since.
+#[cfg(feature = "loom")]
+impl<T: Send + 'static> Drop for Core<T> {
+    fn drop(&mut self) {
+        drop(self.state.lock());
+    }
 }
 
 /// What a cache's lock guards.
@@ -265,6 +274,15 @@ impl<T: Send + 'static> Core<T> {
         }
     }
 
+    /// Moves a seat's rounds to the loose ones.
+    fn clear(&self, seat: Option<Mine<'_, Rounds<Handle<T>>>>) {
+        let Some(seat) = seat else { return };
+        let mut state = self.state.lock();
+        while let Some(handle) = seat.pop() {
+            state.loose.push(handle);
+        }
+    }
+
     #[cold]
     #[inline(never)]
     fn alloc_slowly(&self, site: &'static Location<'static>) -> Result<Handle<T>, AllocError> {
@@ -362,7 +380,7 @@ impl<T: Send + 'static> Core<T> {
     }
 
     pub(super) fn shrink_all(&self) -> usize {
-        self.retire();
+        self.clear(self.threads.mine());
         let rounds: Vec<_> = self.state.lock().depot.drain().collect();
         drop(self.put(rounds));
         let gone = self.state.lock().store.trim(0);
@@ -402,7 +420,7 @@ impl<T: Send + 'static> Home<T> for Core<T> {
             return self.free_watched(handle);
         }
         let Some(seat) = self.seat() else {
-            self.retire();
+            self.clear(self.threads.mine());
             return self.put(Some(handle));
         };
         let Err(handle) = seat.push(handle) else {
@@ -426,14 +444,8 @@ impl<T: Send + 'static> Home<T> for Core<T> {
 }
 
 impl<T: Send + 'static> Enrolled for Core<T> {
-    fn retire(&self) {
-        let Some(seat) = self.threads.mine() else {
-            return;
-        };
-        let mut state = self.state.lock();
-        while let Some(handle) = seat.pop() {
-            state.loose.push(handle);
-        }
+    fn retire(&self, me: &Number) {
+        self.clear(self.threads.seat_of(me));
     }
 
     fn settle(&self) {

@@ -17,8 +17,8 @@
 //! * S4. A cache outlives its handles: until it ends its owner holds it, from
 //!   then on its own state does until the last handle is back
 //!   (`cache::Core::end`).
-//! * S5. A thread's number (`thread::current`) belongs to no other living
-//!   thread.
+//! * S5. A thread's number (`thread::current`, `thread::Number`) belongs to no
+//!   other living thread.
 //! * S6. Red zones, and unconstructed objects, are initialised bytes that no
 //!   reference outlives.
 //!
@@ -32,10 +32,11 @@ use std::mem::needs_drop;
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
+use super::AllocError;
 use super::layout::Shape;
 use super::owner::Owner;
 use super::poison::{ACTIVE, Damage, INACTIVE, Misplaced, Part, pattern, strays};
-use super::{AllocError, thread};
+use super::thread::{self, Number};
 use crate::sync::atomic::AtomicUsize;
 
 /// The right to one constructed object of a slab. Dropping it loses the object
@@ -452,7 +453,7 @@ impl<T, C: Home<T>> Drop for Lent<T, C> {
 }
 
 /// Threads that can have a value in a [`PerThread`]; later ones do without.
-pub(super) const MAX_THREADS: usize = 512;
+pub(super) const MAX_THREADS: usize = if cfg!(feature = "loom") { 8 } else { 512 };
 
 /// What one thread owns, and a counter that others may read.
 ///
@@ -471,6 +472,9 @@ unsafe impl<X: Send> Sync for Seat<X> {}
 /// A value per thread, reached without a lock by its thread.
 pub(super) struct PerThread<X> {
     seats: Box<[OnceLock<Box<Seat<X>>>]>,
+    /// Orders the making of a seat before its reading, which loom does not see `OnceLock` do.
+    #[cfg(feature = "loom")]
+    made: crate::sync::Mutex<()>,
 }
 
 /// A thread's own seat.
@@ -497,6 +501,8 @@ impl<X: Send> PerThread<X> {
             seats: (0..if on { MAX_THREADS } else { 0 })
                 .map(|_| OnceLock::new())
                 .collect(),
+            #[cfg(feature = "loom")]
+            made: crate::sync::Mutex::new(()),
         }
     }
 
@@ -512,9 +518,17 @@ impl<X: Send> PerThread<X> {
         Some(Mine(seat, PhantomData))
     }
 
+    /// The seat of the calling thread, whose number is `me`, if it has one.
+    pub(super) fn seat_of(&self, me: &Number) -> Option<Mine<'_, X>> {
+        let seat = self.seats.get(me.get())?.get()?;
+        Some(Mine(seat, PhantomData))
+    }
+
     /// Gives the calling thread a seat; `None` if there is no room.
     pub(super) fn sit(&self, make: impl FnOnce() -> X) -> Option<Mine<'_, X>> {
         let seat = self.seats.get(thread::current())?;
+        #[cfg(feature = "loom")]
+        let _made = self.made.lock();
         let seat = seat.get_or_init(|| {
             Box::new(Seat {
                 count: AtomicUsize::new(0),
@@ -526,6 +540,8 @@ impl<X: Send> PerThread<X> {
 
     /// The counters of all threads.
     pub(super) fn counts(&self) -> impl Iterator<Item = &AtomicUsize> {
+        #[cfg(feature = "loom")]
+        drop(self.made.lock());
         self.seats
             .iter()
             .filter_map(|seat| Some(&seat.get()?.count))
@@ -533,7 +549,7 @@ impl<X: Send> PerThread<X> {
 }
 
 /// Bugs for tests to plant, of the kinds that safe code cannot have.
-#[cfg(test)]
+#[cfg(all(test, not(feature = "loom")))]
 pub(super) mod plant {
     use super::*;
 

@@ -1,6 +1,13 @@
 //! Tests of the slab floor that need more than one of its files.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+#[cfg(not(feature = "loom"))]
 mod cache;
+#[cfg(not(feature = "loom"))]
 mod debug;
+#[cfg(not(feature = "loom"))]
+mod properties;
+#[cfg(feature = "loom")]
+mod races;
+#[cfg(not(feature = "loom"))]
 mod table;
