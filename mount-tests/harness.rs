@@ -493,12 +493,12 @@ impl Mounted {
             }
             return Ok(());
         }
-        if let Some((pid, fd)) = &self.daemon {
-            if !run::exited_within(fd, START) {
-                describe(*pid);
-                let _ = pidfd_send_signal(fd, Signal::KILL);
-                return Err("the daemon did not end after unmounting".into());
-            }
+        if let Some((pid, fd)) = &self.daemon
+            && !run::exited_within(fd, START)
+        {
+            describe(*pid);
+            let _ = pidfd_send_signal(fd, Signal::KILL);
+            return Err("the daemon did not end after unmounting".into());
         }
         Ok(())
     }

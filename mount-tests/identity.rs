@@ -35,8 +35,9 @@ fn same_objects(source: &Path, mount: &Path) {
     let (below, above) = (numbers(source), numbers(mount));
     let names: Vec<_> = below.keys().collect();
     assert_eq!(names, above.keys().collect::<Vec<_>>());
-    let mut pairs: HashMap<(u64, u64), ((u64, u64), &str)> = HashMap::new();
-    let mut back: HashMap<(u64, u64), ((u64, u64), &str)> = HashMap::new();
+    type Named<'a> = ((u64, u64), &'a str);
+    let mut pairs: HashMap<(u64, u64), Named<'_>> = HashMap::new();
+    let mut back: HashMap<(u64, u64), Named<'_>> = HashMap::new();
     for (name, ids) in &below {
         let through = above[name];
         let (seen, other) = *pairs.entry(*ids).or_insert((through, name));

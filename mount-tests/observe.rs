@@ -159,6 +159,10 @@ impl Referee {
             &format!("connection == {minor}"),
         );
         referee.write(&format!("{event}/enable"), "1");
+        // An anonymous device has no major number.
+        let evicted = format!("events/filemap/{EVICTED}");
+        referee.write(&format!("{evicted}/filter"), &format!("s_dev == {minor}"));
+        referee.write(&format!("{evicted}/enable"), "1");
         referee
     }
 
@@ -184,7 +188,8 @@ impl Referee {
         }
         let text = fs::read_to_string(self.instance.join("trace")).expect("a trace");
         let mut counts = Counts::default();
-        for line in text.lines().filter(|l| !l.starts_with('#')) {
+        let requests = |l: &&str| !l.starts_with('#') && !l.contains(EVICTED);
+        for line in text.lines().filter(requests) {
             let name = line
                 .split_once("(FUSE_")
                 .and_then(|(_, rest)| rest.split_once(')'))
@@ -192,6 +197,31 @@ impl Referee {
             *counts.0.entry(name.0.to_owned()).or_default() += 1;
         }
         counts
+    }
+}
+
+/// The tracepoint of a page that leaves the page cache.
+const EVICTED: &str = "mm_filemap_delete_from_page_cache";
+
+impl Referee {
+    /// Pages of the mount that left the page cache since the last reset. A listing lives
+    /// in such pages, and the machine may reclaim them at any time.
+    pub fn evictions(&self) -> usize {
+        let text = fs::read_to_string(self.instance.join("trace")).expect("a trace");
+        text.lines().filter(|l| !l.starts_with('#') && l.contains(EVICTED)).count()
+    }
+
+    /// What `work` sends while the machine leaves the page cache alone. To read a listing
+    /// again that was reclaimed is no fault of the mirror's, so such a run says nothing.
+    pub fn undisturbed(&self, mut work: impl FnMut()) -> Counts {
+        for _ in 0..20 {
+            self.reset();
+            work();
+            if self.evictions() == 0 {
+                return self.count();
+            }
+        }
+        panic!("the machine takes pages of this mount out of its cache all the time");
     }
 }
 

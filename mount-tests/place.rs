@@ -56,7 +56,7 @@ impl Drop for Place {
         }
         // Takes directories of mode 000 and paths of any length.
         let _ = try_run_within(
-            &mut command(["chmod", "-R", "u+rwX"]).arg(&self.dir),
+            command(["chmod", "-R", "u+rwX"]).arg(&self.dir),
             Duration::from_secs(30),
         );
         let mut rm = command(["rm", "-rf", "--one-file-system", "--"]);

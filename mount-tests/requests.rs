@@ -98,16 +98,21 @@ fn warm_walk_in_frozen() {
             lengths.push(walk(&mounted, words));
         }
     }
-    let counters = Counters::start(&mounted);
-    for (i, words) in WALKS.iter().enumerate() {
-        assert_eq!(
-            walk(&mounted, words),
-            lengths[2 * i],
-            "{words:?} found something else"
-        );
-    }
-    let kernel = counters.kernel();
+    let warm_walks = || {
+        for (i, words) in WALKS.iter().enumerate() {
+            assert_eq!(
+                walk(&mounted, words),
+                lengths[2 * i],
+                "{words:?} found something else"
+            );
+        }
+    };
+    let referee = Referee::start(mounted.minor());
+    let kernel = referee.undisturbed(warm_walks);
     assert_eq!(kernel.total(), 0, "requests of a warm walk: {kernel:?}");
+    drop(referee);
+    let counters = Counters::start(&mounted);
+    warm_walks();
     counters.agree();
     drop(counters);
     mounted.unmount();
@@ -124,15 +129,16 @@ fn two_warm_walks_in_frozen() {
     for _ in 0..2 {
         walk(&mounted, WALKS[1]);
     }
-    let counters = Counters::start(&mounted);
-    std::thread::scope(|scope| {
-        let walks = [WALKS[1]; 2].map(|words| scope.spawn(|| walk(&mounted, words)));
-        let found = walks.map(|w| w.join().expect("a walk"));
-        assert_eq!(found[0], found[1]);
+    let referee = Referee::start(mounted.minor());
+    let kernel = referee.undisturbed(|| {
+        std::thread::scope(|scope| {
+            let walks = [WALKS[1]; 2].map(|words| scope.spawn(|| walk(&mounted, words)));
+            let found = walks.map(|w| w.join().expect("a walk"));
+            assert_eq!(found[0], found[1]);
+        });
     });
-    let kernel = counters.kernel();
     assert_eq!(kernel.total(), 0, "requests of two warm walks: {kernel:?}");
-    drop(counters);
+    drop(referee);
     mounted.unmount();
 }
 

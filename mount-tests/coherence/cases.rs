@@ -214,8 +214,8 @@ pub const CASES: &[Case] = &[
         warm: warm_all,
         edit: |s| fs::hard_link(s.join("bar"), s.join("baz")).expect("link"),
         after: |m| {
-            let baz = fs::read_link(m.join("baz")).map_err(|e| format!("baz: {e}"))?;
-            is("target", baz.to_str(), Some("foo"))?;
+            let target = fs::read_link(m.join("baz")).map_err(|e| format!("baz: {e}"))?;
+            is("target", target.to_str(), Some("foo"))?;
             is(
                 "number",
                 stat(m.join("baz"))?.ino(),

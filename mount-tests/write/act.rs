@@ -34,8 +34,8 @@ const TIMES: [(i64, i64); 8] = [
 const OWNERS: [(u32, u32); 5] = [(0, 0), (1, 2), (65534, 65534), (1000, 100), (0, 7)];
 const XATTRS: [&str; 3] = ["user.one", "user.two", "user.a.longer.name"];
 
-const UTIME_NOW: i64 = rustix::fs::UTIME_NOW as i64;
-const UTIME_OMIT: i64 = rustix::fs::UTIME_OMIT as i64;
+const UTIME_NOW: i64 = rustix::fs::UTIME_NOW;
+const UTIME_OMIT: i64 = rustix::fs::UTIME_OMIT;
 
 fn time((tv_sec, tv_nsec): (i64, i64)) -> Timespec {
     Timespec { tv_sec, tv_nsec }
@@ -211,7 +211,7 @@ impl World {
             }
             Op::MapKept => {
                 let mut said = vec![self.helper.ask(&["mapped", &slot, &offset, "100"])];
-                if step.n % 2 == 0 {
+                if step.n.is_multiple_of(2) {
                     said.push(self.helper.ask(&["store", &slot, &offset, &text]));
                     said.push(self.helper.ask(&["msync", &slot]));
                 }

@@ -470,8 +470,8 @@ const TABLE: &[Check] = &[
         );
     }),
     check("utimensat", |n, d| {
-        let now = times(0, rustix::fs::UTIME_NOW as i64);
-        let omit = times(0, rustix::fs::UTIME_OMIT as i64);
+        let now = times(0, rustix::fs::UTIME_NOW);
+        let omit = times(0, rustix::fs::UTIME_OMIT);
         let set = |name: &str, t: &Timestamps, how| utimensat(CWD, d.join(name), t, how);
         paths(n, d, true, "utimensat", |p| {
             utimensat(CWD, p, &now, AtFlags::empty())

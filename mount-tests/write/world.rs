@@ -193,10 +193,10 @@ fn list(path: &Path, name: &Path, todo: &mut Vec<PathBuf>) -> std::io::Result<Op
     let mut found = Vec::new();
     for entry in fs::read_dir(path)? {
         let entry = entry?;
-        if let Ok(meta) = entry.path().symlink_metadata() {
-            if meta.ino() != entry.ino() || Some(meta.file_type()) != entry.file_type().ok() {
-                wrong = Some(format!(" listed otherwise: {:?}", entry.file_name()));
-            }
+        if let Ok(meta) = entry.path().symlink_metadata()
+            && (meta.ino() != entry.ino() || Some(meta.file_type()) != entry.file_type().ok())
+        {
+            wrong = Some(format!(" listed otherwise: {:?}", entry.file_name()));
         }
         found.push(name.join(entry.file_name()));
     }

@@ -16,7 +16,6 @@ use crate::dcache::{NodeId, ROOT};
 use crate::error::{Errno, Result};
 use crate::fs::{Coherence, Entry, FileId, Fs, Lookup, Options};
 use crate::namei::FOREVER;
-use crate::notice::Notice;
 use crate::source::fake::{FakeSource, Node, Point};
 use crate::source::{Attr, Kind, SourceId, Time};
 use crate::sync::Mutex;
@@ -72,6 +71,9 @@ struct Came {
     after: (Millis, Tree),
     done: Result<()>,
 }
+
+/// A listing by name: the kind and, where asked for, the object.
+pub(super) type Listed = BTreeMap<Vec<u8>, (Kind, Option<Known>)>;
 
 impl Kernel {
     /// Mounts `source`. Both clocks stand at 1 ms after 1970.
@@ -235,11 +237,6 @@ impl Kernel {
     pub(super) fn drop_caches(&mut self) {
         self.fs.drop_caches();
         self.last_drop = self.now();
-    }
-
-    /// What the notifier thread would do; the kernel's own caches are not played.
-    pub(super) fn take_notices(&mut self) -> Vec<Notice> {
-        std::iter::from_fn(|| self.fs.notices().try_pop()).collect()
     }
 
     /// Since when an answer that was given at `at` must have been true.
@@ -487,7 +484,7 @@ impl Kernel {
         dir: Known,
         chunk: usize,
         plus: bool,
-    ) -> Result<BTreeMap<Vec<u8>, (Kind, Option<Known>)>> {
+    ) -> Result<Listed> {
         let (mut cookie, mut listed) = (0, BTreeMap::new());
         let mut dots = 0;
         while let Some((last, entries)) = self.list_some(dir, cookie, chunk, plus)? {
