@@ -225,12 +225,10 @@ fn micro_table(rows: &Micro) -> Table {
 
 /// What the buffers alone let expect of `find`, and what was seen.
 fn conclusion(rows: &[Vec<Cell>], micro: &Micro) -> Vec<String> {
-    let Some((_, alone)) = micro.first() else {
-        return Vec::new();
-    };
-    let gain = alone[0].median() - alone[3].median();
     let mut lines = Vec::new();
-    for ((name, _), cells) in ROWS.into_iter().zip(rows) {
+    // One find uses one serving thread at a time, two finds two: as the first two patterns.
+    for (((name, _), cells), (_, alone)) in ROWS.into_iter().zip(rows).zip(micro) {
+        let gain = alone[0].median() - alone[3].median();
         let page = &cells[0];
         let (Some(counted), true) = (&page.counted, cells.iter().all(|c| c.failed.is_none()))
         else {
