@@ -208,7 +208,9 @@ impl Referee {
     /// in such pages, and the machine may reclaim them at any time.
     pub fn evictions(&self) -> usize {
         let text = fs::read_to_string(self.instance.join("trace")).expect("a trace");
-        text.lines().filter(|l| !l.starts_with('#') && l.contains(EVICTED)).count()
+        text.lines()
+            .filter(|l| !l.starts_with('#') && l.contains(EVICTED))
+            .count()
     }
 
     /// What `work` sends while the machine leaves the page cache alone. To read a listing

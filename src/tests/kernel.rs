@@ -479,12 +479,7 @@ impl Kernel {
 
     /// Lists a directory, with a reply of at most `chunk` entries each time; names with
     /// kind and, with `plus`, what they are. Without dots.
-    pub(super) fn list(
-        &mut self,
-        dir: Known,
-        chunk: usize,
-        plus: bool,
-    ) -> Result<Listed> {
+    pub(super) fn list(&mut self, dir: Known, chunk: usize, plus: bool) -> Result<Listed> {
         let (mut cookie, mut listed) = (0, BTreeMap::new());
         let mut dots = 0;
         while let Some((last, entries)) = self.list_some(dir, cookie, chunk, plus)? {
