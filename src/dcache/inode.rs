@@ -15,6 +15,8 @@
 //!
 //! It does not know names; dentries do.
 
+use std::hash::BuildHasher;
+
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 use parking_lot::RwLock;
@@ -74,7 +76,8 @@ impl Device {
 ///
 /// An index is never given to a second device during one mount.
 pub struct Devices {
-    list: RwLock<Vec<Device>>,
+    /// With their indexes; the root's, which is 0, first.
+    list: RwLock<Vec<(u16, Device)>>,
     root_ino: u64,
     remapped: DashMap<(u64, u64, u64), NodeId>,
     next_remapped: AtomicU64,
@@ -82,12 +85,13 @@ pub struct Devices {
 
 impl Devices {
     fn new(root: &SourceId, traits: FsTraits) -> Self {
+        let root_device = Device {
+            dev: root.dev,
+            mnt: root.mnt,
+            traits,
+        };
         Self {
-            list: RwLock::new(vec![Device {
-                dev: root.dev,
-                mnt: root.mnt,
-                traits,
-            }]),
+            list: RwLock::new(vec![(0, root_device)]),
             root_ino: root.ino,
             remapped: DashMap::new(),
             next_remapped: AtomicU64::new(REMAPPED + 1),
@@ -97,33 +101,46 @@ impl Devices {
     /// The index of the device that holds `id`, if it was met before.
     pub fn index_of(&self, id: &SourceId) -> Option<u16> {
         let list = self.list.read();
-        let at = list
-            .iter()
-            .position(|d| d.dev == id.dev && d.mnt == id.mnt)?;
-        Some(at as u16)
+        list.iter()
+            .find(|(_, d)| d.ids() == (id.dev, id.mnt))
+            .map(|&(index, _)| index)
     }
 
-    /// The index of the device that holds `id`, which behaves as `traits` says.
+    /// The index of the device that holds `id`, which behaves as `traits` says. It follows
+    /// from the device and not from the order of meeting, so that numbers are the same
+    /// whoever looks where first; only two devices with one hash are told apart by order.
     pub fn add(&self, id: &SourceId, traits: FsTraits) -> u16 {
         let mut list = self.list.write();
-        if let Some(at) = list.iter().position(|d| d.dev == id.dev && d.mnt == id.mnt) {
-            return at as u16;
+        if let Some(&(index, _)) = list.iter().find(|(_, d)| d.ids() == (id.dev, id.mnt)) {
+            return index;
         }
-        if list.len() < DEVICE_LIMIT {
-            list.push(Device {
+        if list.len() >= DEVICE_LIMIT {
+            // The last device's traits stand for the newcomer's; its numbers are remapped,
+            // so nothing is mistaken for another object.
+            return list.last().map_or(0, |&(index, _)| index);
+        }
+        let hash =
+            foldhash::quality::FixedState::with_seed(0x6465_7669_6365).hash_one((id.dev, id.mnt));
+        let mut index = 1 + (hash % (DEVICE_LIMIT as u64 - 1)) as u16;
+        while list.iter().any(|&(taken, _)| taken == index) {
+            index = 1 + index % (DEVICE_LIMIT as u16 - 1);
+        }
+        list.push((
+            index,
+            Device {
                 dev: id.dev,
                 mnt: id.mnt,
                 traits,
-            });
-        }
-        // Beyond the limit the last device's traits stand for the newcomer's;
-        // its numbers are remapped, so nothing is mistaken for another object.
-        (list.len() - 1) as u16
+            },
+        ));
+        index
     }
 
     /// The device with that index.
     pub fn get(&self, index: u16) -> Device {
-        self.list.read()[usize::from(index)]
+        let list = self.list.read();
+        let found = list.iter().find(|&&(at, _)| at == index);
+        found.expect("an index is given out for good").1
     }
 
     /// The nodeid of the object `id` of the device `index`.
@@ -181,7 +198,7 @@ impl Devices {
 
     /// The devices met so far.
     pub fn list(&self) -> Vec<Device> {
-        self.list.read().clone()
+        self.list.read().iter().map(|&(_, device)| device).collect()
     }
 }
 
