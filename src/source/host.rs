@@ -103,6 +103,20 @@ impl HostSource {
         )
     }
 
+    /// Changes data as one who may not leave set-user-id and set-group-id standing, where
+    /// there are any. Which of them fall the source decides, by the caller's groups.
+    fn unprivileged<R>(
+        &self,
+        file: &OwnedFd,
+        caller: &Caller,
+        f: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        if caller.uid == 0 || self.stat_file(file)?.perm & 0o6000 == 0 {
+            return f();
+        }
+        self.creds.act(caller, f)
+    }
+
     fn statx(&self, dir: &OwnedFd, name: &CStr, flags: AtFlags) -> Result<Attr> {
         self.count(Call::Statx);
         let flags = flags | AtFlags::NO_AUTOMOUNT;
@@ -309,6 +323,7 @@ impl Source for HostSource {
     }
 
     fn open(&self, of: Handle<'_, Self::Node, Self::File>, flags: u32) -> Result<Self::File> {
+        let appends = flags & libc::O_APPEND as u32 != 0;
         let flags = open_flags(flags);
         match self.reopen(fd_of(of), flags) {
             // O_NOATIME is for the owner only, and the owner of the caller's
@@ -316,6 +331,8 @@ impl Source for HostSource {
             Err(Errno::PERM) if flags.contains(OFlags::NOATIME) => {
                 self.reopen(fd_of(of), flags - OFlags::NOATIME)
             }
+            // An append-only file is opened for nothing else.
+            Err(Errno::PERM) if appends => self.reopen(fd_of(of), flags | OFlags::APPEND),
             other => other,
         }
     }
@@ -355,12 +372,21 @@ impl Source for HostSource {
         buf: &mut [u8],
     ) -> Result<usize> {
         self.count(Call::Getxattr);
-        rustix::fs::getxattr(fd_path(fd_of(of)).as_cstr(), name, buf)
+        let path = fd_path(fd_of(of));
+        // rustix answers 0 where there is no room, and has another call for the length.
+        match buf.is_empty() {
+            true => rustix::fs::getxattr_query(path.as_cstr(), name),
+            false => rustix::fs::getxattr(path.as_cstr(), name, buf),
+        }
     }
 
     fn listxattr(&self, of: Handle<'_, Self::Node, Self::File>, buf: &mut [u8]) -> Result<usize> {
         self.count(Call::Listxattr);
-        rustix::fs::listxattr(fd_path(fd_of(of)).as_cstr(), buf)
+        let path = fd_path(fd_of(of));
+        match buf.is_empty() {
+            true => rustix::fs::listxattr_query(path.as_cstr()),
+            false => rustix::fs::listxattr(path.as_cstr(), buf),
+        }
     }
 
     fn open_at(
@@ -513,6 +539,17 @@ impl Source for HostSource {
             wanted.set(OFlags::DIRECT, how.direct);
             rustix::fs::fcntl_setfl(file, wanted)?;
         }
+        // The device hands data over at an address that direct writes refuse.
+        let mut copy = Vec::new();
+        let data = if how.direct {
+            copy.resize(data.len() + ALIGNMENT, 0);
+            let start = copy.as_ptr().align_offset(ALIGNMENT);
+            let copy = &mut copy[start..][..data.len()];
+            copy.copy_from_slice(data);
+            copy
+        } else {
+            data
+        };
         let write_all = || {
             let mut done = 0;
             while done < data.len() {
@@ -528,11 +565,11 @@ impl Source for HostSource {
             }
             Ok(done)
         };
-        let sxid = how.kill_suid && self.stat_file(file)?.perm & 0o6000 != 0;
-        if sxid {
-            self.creds.without_fsetid(write_all)
-        } else {
-            write_all()
+        match how.kill_suid {
+            None => write_all(),
+            // Root, but without the right.
+            Some(writer) if writer.uid == 0 => self.creds.without_fsetid(write_all),
+            Some(writer) => self.unprivileged(file, &writer, write_all),
         }
     }
 
@@ -551,10 +588,19 @@ impl Source for HostSource {
         rustix::fs::fsync(fd)
     }
 
-    fn fallocate(&self, file: &Self::File, mode: u32, offset: u64, len: u64) -> Result<()> {
+    fn fallocate(
+        &self,
+        file: &Self::File,
+        mode: u32,
+        offset: u64,
+        len: u64,
+        caller: &Caller,
+    ) -> Result<()> {
         self.count(Call::Fallocate);
         let flags = FallocateFlags::from_bits_retain(mode);
-        rustix::fs::fallocate(file, flags, offset, len)
+        self.unprivileged(file, caller, || {
+            rustix::fs::fallocate(file, flags, offset, len)
+        })
     }
 
     fn copy_range(
@@ -562,10 +608,13 @@ impl Source for HostSource {
         (from, mut from_at): (&Self::File, u64),
         (to, mut to_at): (&Self::File, u64),
         len: u64,
+        caller: &Caller,
     ) -> Result<u64> {
         self.count(Call::CopyRange);
         let len = usize::try_from(len).unwrap_or(usize::MAX);
-        let n = rustix::fs::copy_file_range(from, Some(&mut from_at), to, Some(&mut to_at), len)?;
+        let n = self.unprivileged(to, caller, || {
+            rustix::fs::copy_file_range(from, Some(&mut from_at), to, Some(&mut to_at), len)
+        })?;
         Ok(n as u64)
     }
 
@@ -643,6 +692,9 @@ impl Source for HostSource {
         CALL_NAMES.iter().copied().zip(counts).collect()
     }
 }
+
+/// Of addresses, for direct reads and writes: what every device takes.
+const ALIGNMENT: usize = 4096;
 
 /// open(2)'s flags without those that are the caller's own business or were carried
 /// out already; appending is a matter of each write.
