@@ -79,8 +79,11 @@ impl World {
             );
             // Those that have a name are read by it.
             if stat.st_nlink == 0 && stat.st_mode & libc::S_IFMT == libc::S_IFREG {
-                let mut buf = vec![0; 8192];
-                let got = pread(fd, &mut buf[..], 0).map(|n| hash(&buf[..n]));
+                // Aligned, for those that are read directly.
+                let mut buf = vec![0; 8192 + 4096];
+                let at = buf.as_ptr().align_offset(4096);
+                let buf = &mut buf[at..at + 8192];
+                let got = pread(fd, &mut *buf, 0).map(|n| hash(&buf[..n]));
                 let _ = write!(line, " {}", outcome(got));
             }
             line
