@@ -203,6 +203,7 @@ fn locks_of_flock() {
         assert_eq!(b.ask(&["flock", "f", "u"]), "ok");
         let status = crate::run::wait_within(&mut child, AT_ONCE);
         assert!(status.is_some_and(|s| s.success()), "{status:?}");
+        drop((a, b));
         pair.end();
     }
 }

@@ -115,6 +115,7 @@ fn sizes_after_each_kind_of_write() {
             told.windows(2).all(|w| w[0] <= w[1]),
             "times go back: {told:?}"
         );
+        drop(file);
         pair.end();
     }
 }
@@ -165,6 +166,7 @@ fn sizes_after_mapped_writes() {
         assert_eq!(helper.ask(&["mapped", "m", "100", "13"]), hex, "{setup:?}");
         assert_eq!(helper.ask(&["unmap", "m"]), "ok");
         agree(&pair, &file, "munmap");
+        drop((file, helper));
         pair.end();
     }
 }
@@ -197,6 +199,7 @@ fn sizes_after_a_mapping_that_outlives_its_file() {
         assert_eq!(helper.ask(&["msync", "m"]), "ok");
         assert_eq!(helper.ask(&["mapped", "m", "0", "4"]), "676f6e65");
         assert_eq!(helper.ask(&["unmap", "m"]), "ok");
+        drop(helper);
         pair.end();
     }
 }
@@ -228,6 +231,7 @@ fn sizes_seen_by_another_process() {
         }
         drop((a, b));
         agree(&pair, &file, "after they have closed");
+        drop(file);
         pair.end();
     }
 }

@@ -6,12 +6,12 @@ use std::fmt::Write as _;
 use std::fs;
 use std::hash::{Hash, Hasher};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirEntryExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::fd::OwnedFd;
-use rustix::fs::{Mode, OFlags, fstat, lgetxattr, llistxattr};
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{Dir, FileType, Mode, OFlags, fstat, getxattr, listxattr, openat, readlinkat};
 use rustix::io::{Errno, pread};
 
 use super::helper::Helper;
@@ -79,8 +79,11 @@ impl World {
             );
             // Those that have a name are read by it.
             if stat.st_nlink == 0 && stat.st_mode & libc::S_IFMT == libc::S_IFREG {
-                let mut buf = vec![0; 8192];
-                let got = pread(fd, &mut buf[..], 0).map(|n| hash(&buf[..n]));
+                // Aligned, for those that are read directly.
+                let mut buf = vec![0; 8192 + 4096];
+                let at = buf.as_ptr().align_offset(4096);
+                let buf = &mut buf[at..at + 8192];
+                let got = pread(fd, &mut *buf, 0).map(|n| hash(&buf[..n]));
                 let _ = write!(line, " {}", outcome(got));
             }
             line
@@ -109,115 +112,146 @@ fn hash(bytes: &[u8]) -> String {
     format!("{}#{:016x}", bytes.len(), hasher.finish())
 }
 
-/// Looks at everything below `root`.
+/// A name that is to be looked at: where it is, and what its directory says of it.
+struct Listed {
+    name: PathBuf,
+    parent: Rc<OwnedFd>,
+    told: Option<(u64, FileType)>,
+}
+
+/// Looks at everything below `root`, each name once.
 pub fn picture(root: &Path) -> Picture {
     let mut picture = Picture {
         common: BTreeMap::new(),
         exact: BTreeMap::new(),
     };
     let mut seen = BTreeMap::new();
-    let mut todo = vec![PathBuf::new()];
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let top = rustix::fs::open(root, flags, Mode::empty()).expect("the tree is there");
+    let mut todo = vec![Listed {
+        name: PathBuf::new(),
+        parent: Rc::new(top),
+        told: None,
+    }];
     let now = now();
-    while let Some(name) = todo.pop() {
-        // An empty path joined would end in a slash.
-        let path = if name.as_os_str().is_empty() {
-            root.to_owned()
-        } else {
-            root.join(&name)
-        };
-        let meta = match path.symlink_metadata() {
-            Ok(meta) => meta,
+    while let Some(listed) = todo.pop() {
+        let last = listed.name.file_name().unwrap_or(".".as_ref());
+        match openat(&*listed.parent, last, flags, Mode::empty()) {
+            Ok(fd) => look(
+                &listed,
+                &Rc::new(fd),
+                &mut todo,
+                &mut seen,
+                &mut picture,
+                now,
+            ),
             Err(e) => {
-                picture.common.insert(name, format!("lstat: {e}"));
-                continue;
-            }
-        };
-        let kind = meta.file_type();
-        let mut line = format!(
-            "{:o} n{} {}:{} {}",
-            meta.mode(),
-            meta.nlink(),
-            meta.uid(),
-            meta.gid(),
-            far(meta.mtime(), meta.mtime_nsec(), now)
-        );
-        if !kind.is_dir() {
-            let _ = write!(line, " {}", meta.size());
-            // The inode is the same as that of the first path with this number.
-            let first = seen.entry(meta.ino()).or_insert_with(|| name.clone());
-            let _ = write!(line, " is {}", first.display());
-        }
-        if kind.is_char_device() || kind.is_block_device() {
-            let _ = write!(line, " dev {:x}", meta.rdev());
-        }
-        if kind.is_symlink() {
-            let _ = write!(line, " -> {:?}", fs::read_link(&path).map_err(raw));
-        }
-        let _ = write!(line, " {}", xattrs(&path));
-        if kind.is_file() {
-            let _ = write!(line, " {}", outcome(contents(&path, meta.size())));
-        }
-        if kind.is_dir() {
-            match list(&path, &name, &mut todo) {
-                Ok(Some(wrong)) => line.push_str(&wrong),
-                Ok(None) => {}
-                Err(e) => {
-                    let _ = write!(line, " list {}", outcome::<()>(Err(raw(e))));
-                }
+                let line = format!("looked up: {}", outcome::<()>(Err(e)));
+                picture.common.insert(listed.name, line);
             }
         }
-        let exact = format!(
-            "ino {} size {} mtime {}.{:09} ctime {}.{:09}",
-            meta.ino(),
-            meta.size(),
-            meta.mtime(),
-            meta.mtime_nsec(),
-            meta.ctime(),
-            meta.ctime_nsec()
-        );
-        picture.exact.insert(name.clone(), exact);
-        picture.common.insert(name, line);
     }
     picture
 }
 
-/// An error of the standard library as an errno.
-pub fn raw(e: std::io::Error) -> Errno {
-    Errno::from_raw_os_error(e.raw_os_error().unwrap_or(libc::EIO))
+fn look(
+    listed: &Listed,
+    fd: &Rc<OwnedFd>,
+    todo: &mut Vec<Listed>,
+    seen: &mut BTreeMap<u64, PathBuf>,
+    picture: &mut Picture,
+    now: i64,
+) {
+    let name = &listed.name;
+    let stat = match fstat(&**fd) {
+        Ok(stat) => stat,
+        Err(e) => {
+            let line = format!("fstat: {}", outcome::<()>(Err(e)));
+            picture.common.insert(name.clone(), line);
+            return;
+        }
+    };
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    let mut line = format!(
+        "{:o} n{} {}:{} {}",
+        stat.st_mode,
+        stat.st_nlink,
+        stat.st_uid,
+        stat.st_gid,
+        far(stat.st_mtime, stat.st_mtime_nsec as i64, now)
+    );
+    if kind != FileType::Directory {
+        let _ = write!(line, " {}", stat.st_size);
+        // The inode is the same as that of the first path with this number.
+        let first = seen.entry(stat.st_ino).or_insert_with(|| name.clone());
+        let _ = write!(line, " is {}", first.display());
+    }
+    if listed.told.is_some_and(|told| told != (stat.st_ino, kind)) {
+        let _ = write!(line, " listed as {:?}", listed.told);
+    }
+    if matches!(kind, FileType::CharacterDevice | FileType::BlockDevice) {
+        let _ = write!(line, " dev {:x}", stat.st_rdev);
+    }
+    if kind == FileType::Symlink {
+        let _ = write!(line, " -> {}", outcome(readlinkat(&**fd, "", Vec::new())));
+    }
+    // By the descriptor: its name in /proc leads to the object and nowhere else.
+    let magic = PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    let _ = write!(line, " {}", xattrs(&magic));
+    if kind == FileType::RegularFile {
+        let size = stat.st_size.try_into().expect("a size");
+        let _ = write!(line, " {}", outcome(contents(&magic, size)));
+    }
+    let done = match kind {
+        FileType::Directory => list(&magic, name, fd, todo),
+        _ => Ok(()),
+    };
+    if done.is_err() {
+        let _ = write!(line, " list {}", outcome(done));
+    }
+    let exact = format!(
+        "ino {} size {} mtime {}.{:09} ctime {}.{:09}",
+        stat.st_ino,
+        stat.st_size,
+        stat.st_mtime,
+        stat.st_mtime_nsec,
+        stat.st_ctime,
+        stat.st_ctime_nsec
+    );
+    picture.exact.insert(name.clone(), exact);
+    picture.common.insert(name.clone(), line);
 }
 
-/// Puts what a directory holds on the list; says where its entries are not what they
-/// are by name.
-fn list(path: &Path, name: &Path, todo: &mut Vec<PathBuf>) -> std::io::Result<Option<String>> {
-    let mut wrong = None;
+/// Puts what a directory holds on the list.
+fn list(magic: &Path, name: &Path, fd: &Rc<OwnedFd>, todo: &mut Vec<Listed>) -> Result<(), Errno> {
+    let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+    let open = rustix::fs::open(magic, flags, Mode::empty())?;
     let mut found = Vec::new();
-    for entry in fs::read_dir(path)? {
+    for entry in Dir::new(open)? {
         let entry = entry?;
-        if let Ok(meta) = entry.path().symlink_metadata()
-            && (meta.ino() != entry.ino() || Some(meta.file_type()) != entry.file_type().ok())
-        {
-            wrong = Some(format!(" listed otherwise: {:?}", entry.file_name()));
+        let bytes = entry.file_name().to_bytes();
+        if bytes == b"." || bytes == b".." {
+            continue;
         }
-        found.push(name.join(entry.file_name()));
+        found.push(Listed {
+            name: name.join(std::ffi::OsStr::from_bytes(bytes)),
+            parent: Rc::clone(fd),
+            told: Some((entry.ino(), entry.file_type())),
+        });
     }
     // The last is the next: which name of a file is the first depends on it.
-    found.sort_by(|a, b| b.cmp(a));
+    found.sort_by(|a, b| b.name.cmp(&a.name));
     todo.extend(found);
-    Ok(wrong)
+    Ok(())
 }
 
-fn contents(path: &Path, size: u64) -> Result<String, Errno> {
+fn contents(magic: &Path, size: usize) -> Result<String, Errno> {
     let read = |flags| {
-        let fd = rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())?;
+        let fd = rustix::fs::open(magic, flags | OFlags::CLOEXEC, Mode::empty())?;
         // More than the size, to see what lies past it.
-        let mut buf = vec![0; usize::try_from(size).expect("small files") + 64];
-        let mut done = 0;
-        loop {
-            match pread(&fd, &mut buf[done..], done as u64)? {
-                0 => return Ok(hash(&buf[..done])),
-                n => done += n,
-            }
-        }
+        let mut buf = vec![0; size + 64];
+        let n = pread(&fd, &mut buf[..], 0)?;
+        Ok(hash(&buf[..n]))
     };
     // So that looking changes nothing; the owner's privilege.
     match read(OFlags::RDONLY | OFlags::NOATIME) {
@@ -226,16 +260,16 @@ fn contents(path: &Path, size: u64) -> Result<String, Errno> {
     }
 }
 
-fn xattrs(path: &Path) -> String {
+fn xattrs(magic: &Path) -> String {
     let mut names = vec![0; 4096];
-    let names = match llistxattr(path, &mut names[..]) {
+    let names = match listxattr(magic, &mut names[..]) {
         Ok(n) => names[..n].to_vec(),
         Err(e) => return outcome::<()>(Err(e)),
     };
     let mut all = BTreeMap::new();
     for name in names.split(|b| *b == 0).filter(|n| !n.is_empty()) {
         let mut value = vec![0; 4096];
-        let got = lgetxattr(path, name, &mut value[..]).map(|n| hash(&value[..n]));
+        let got = getxattr(magic, name, &mut value[..]).map(|n| hash(&value[..n]));
         let name = std::ffi::OsStr::from_bytes(name);
         all.insert(name.to_string_lossy().into_owned(), outcome(got));
     }
@@ -244,6 +278,11 @@ fn xattrs(path: &Path) -> String {
     } else {
         format!("{all:?}")
     }
+}
+
+/// An error of the standard library as an errno.
+pub fn raw(e: std::io::Error) -> Errno {
+    Errno::from_raw_os_error(e.raw_os_error().unwrap_or(libc::EIO))
 }
 
 /// The lines in which two pictures differ.

@@ -415,11 +415,13 @@ impl<S: Source> Fs<S> {
         mode: u32,
         offset: u64,
         len: u64,
+        caller: &Caller,
     ) -> Result<()> {
         self.writable()?;
+        let source = &self.namei.source;
         let done = self
             .files
-            .with_file(id, |f| self.namei.source.fallocate(f, mode, offset, len))?;
+            .with_file(id, |f| source.fallocate(f, mode, offset, len, caller))?;
         self.changed_data(nodeid);
         done
     }
@@ -434,12 +436,14 @@ impl<S: Source> Fs<S> {
         from: (FileId, u64),
         to: (NodeId, FileId, u64),
         len: u64,
+        caller: &Caller,
     ) -> Result<u64> {
         self.writable()?;
         let (nodeid, to_id, to_at) = to;
+        let source = &self.namei.source;
         let done = self.files.with_file(from.0, |f| {
             self.files.with_file(to_id, |t| {
-                self.namei.source.copy_range((f, from.1), (t, to_at), len)
+                source.copy_range((f, from.1), (t, to_at), len, caller)
             })
         })??;
         self.changed_data(nodeid);

@@ -220,7 +220,9 @@ where
             append: flags.0 & libc::O_APPEND != 0 && !mapped,
             direct: flags.0 & libc::O_DIRECT != 0 && !mapped,
             sync: (flags.0 & libc::O_SYNC) as u32,
-            kill_suid: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
+            kill_suid: write_flags
+                .contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID)
+                .then(|| caller(req, 0)),
         };
         let written = self.fs.write(ino.0, FileId(fh.0), offset, data, how);
         reply!(reply, written, n => reply.written(n as u32));
@@ -425,7 +427,7 @@ where
 
     fn fallocate(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -434,15 +436,21 @@ where
         reply: ReplyEmpty,
     ) {
         self.fs.requests.count(Op::Fallocate);
-        let done = self
-            .fs
-            .fallocate(ino.0, FileId(fh.0), mode as u32, offset, length);
+        let caller = caller(req, 0);
+        let done = self.fs.fallocate(
+            ino.0,
+            FileId(fh.0),
+            mode as u32,
+            offset,
+            length,
+            &caller,
+        );
         reply!(reply, done, () => reply.ok());
     }
 
     fn copy_file_range(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino_in: INodeNo,
         fh_in: FileHandle,
         offset_in: u64,
@@ -457,7 +465,8 @@ where
         // The reply counts in 32 bits.
         let len = len.min(1 << 30);
         let to = (ino_out.0, FileId(fh_out.0), offset_out);
-        let done = self.fs.copy_range((FileId(fh_in.0), offset_in), to, len);
+        let from = (FileId(fh_in.0), offset_in);
+        let done = self.fs.copy_range(from, to, len, &caller(req, 0));
         reply!(reply, done, n => reply.written(n as u32));
     }
 

@@ -103,10 +103,12 @@ pub(super) fn with_read_buffer<R>(size: usize, f: impl FnOnce(&mut [u8]) -> R) -
         static BUFFER: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) };
     }
     BUFFER.with_borrow_mut(|buffer| {
-        if buffer.len() < size {
-            buffer.resize(size, 0);
+        // Aligned, for reads past the page cache.
+        if buffer.len() < size + 4096 {
+            buffer.resize(size + 4096, 0);
         }
-        f(&mut buffer[..size])
+        let start = buffer.as_ptr().align_offset(4096);
+        f(&mut buffer[start..][..size])
     })
 }
 

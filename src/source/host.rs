@@ -103,6 +103,20 @@ impl HostSource {
         )
     }
 
+    /// Changes data as one who may not leave set-user-id and set-group-id standing, where
+    /// there are any. Which of them fall the source decides, by the caller's groups.
+    fn unprivileged<R>(
+        &self,
+        file: &OwnedFd,
+        caller: &Caller,
+        f: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        if caller.uid == 0 || self.stat_file(file)?.perm & 0o6000 == 0 {
+            return f();
+        }
+        self.creds.act(caller, f)
+    }
+
     fn statx(&self, dir: &OwnedFd, name: &CStr, flags: AtFlags) -> Result<Attr> {
         self.count(Call::Statx);
         let flags = flags | AtFlags::NO_AUTOMOUNT;
@@ -309,6 +323,7 @@ impl Source for HostSource {
     }
 
     fn open(&self, of: Handle<'_, Self::Node, Self::File>, flags: u32) -> Result<Self::File> {
+        let appends = flags & libc::O_APPEND as u32 != 0;
         let flags = open_flags(flags);
         match self.reopen(fd_of(of), flags) {
             // O_NOATIME is for the owner only, and the owner of the caller's
@@ -316,6 +331,8 @@ impl Source for HostSource {
             Err(Errno::PERM) if flags.contains(OFlags::NOATIME) => {
                 self.reopen(fd_of(of), flags - OFlags::NOATIME)
             }
+            // An append-only file is opened for nothing else.
+            Err(Errno::PERM) if appends => self.reopen(fd_of(of), flags | OFlags::APPEND),
             other => other,
         }
     }
@@ -328,14 +345,6 @@ impl Source for HostSource {
                 Ok(0) => break,
                 Ok(n) => done += n,
                 Err(Errno::INTR) => {}
-                // Past the page cache memory has to be aligned, which ours is not.
-                Err(Errno::INVAL) if done == 0 => {
-                    return with_aligned(buf.len(), |aligned| {
-                        let n = rustix::io::pread(file, &mut *aligned, offset)?;
-                        buf[..n].copy_from_slice(&aligned[..n]);
-                        Ok(n)
-                    });
-                }
                 Err(_) if done > 0 => break,
                 Err(e) => return Err(e),
             }
@@ -363,12 +372,21 @@ impl Source for HostSource {
         buf: &mut [u8],
     ) -> Result<usize> {
         self.count(Call::Getxattr);
-        rustix::fs::getxattr(fd_path(fd_of(of)).as_cstr(), name, buf)
+        let path = fd_path(fd_of(of));
+        // rustix answers 0 where there is no room, and has another call for the length.
+        match buf.is_empty() {
+            true => rustix::fs::getxattr_query(path.as_cstr(), name),
+            false => rustix::fs::getxattr(path.as_cstr(), name, buf),
+        }
     }
 
     fn listxattr(&self, of: Handle<'_, Self::Node, Self::File>, buf: &mut [u8]) -> Result<usize> {
         self.count(Call::Listxattr);
-        rustix::fs::listxattr(fd_path(fd_of(of)).as_cstr(), buf)
+        let path = fd_path(fd_of(of));
+        match buf.is_empty() {
+            true => rustix::fs::listxattr_query(path.as_cstr()),
+            false => rustix::fs::listxattr(path.as_cstr(), buf),
+        }
     }
 
     fn open_at(
@@ -545,11 +563,11 @@ impl Source for HostSource {
             }),
             false => write_all(data),
         };
-        let sxid = how.kill_suid && self.stat_file(file)?.perm & 0o6000 != 0;
-        if sxid {
-            self.creds.without_fsetid(write)
-        } else {
-            write()
+        match how.kill_suid {
+            None => write(),
+            // Root, but without the right.
+            Some(writer) if writer.uid == 0 => self.creds.without_fsetid(write),
+            Some(writer) => self.unprivileged(file, &writer, write),
         }
     }
 
@@ -568,10 +586,19 @@ impl Source for HostSource {
         rustix::fs::fsync(fd)
     }
 
-    fn fallocate(&self, file: &Self::File, mode: u32, offset: u64, len: u64) -> Result<()> {
+    fn fallocate(
+        &self,
+        file: &Self::File,
+        mode: u32,
+        offset: u64,
+        len: u64,
+        caller: &Caller,
+    ) -> Result<()> {
         self.count(Call::Fallocate);
         let flags = FallocateFlags::from_bits_retain(mode);
-        rustix::fs::fallocate(file, flags, offset, len)
+        self.unprivileged(file, caller, || {
+            rustix::fs::fallocate(file, flags, offset, len)
+        })
     }
 
     fn copy_range(
@@ -579,10 +606,13 @@ impl Source for HostSource {
         (from, mut from_at): (&Self::File, u64),
         (to, mut to_at): (&Self::File, u64),
         len: u64,
+        caller: &Caller,
     ) -> Result<u64> {
         self.count(Call::CopyRange);
         let len = usize::try_from(len).unwrap_or(usize::MAX);
-        let n = rustix::fs::copy_file_range(from, Some(&mut from_at), to, Some(&mut to_at), len)?;
+        let n = self.unprivileged(to, caller, || {
+            rustix::fs::copy_file_range(from, Some(&mut from_at), to, Some(&mut to_at), len)
+        })?;
         Ok(n as u64)
     }
 

@@ -238,8 +238,8 @@ pub struct WriteHow {
     pub direct: bool,
     /// Each write is to be durable: O_DSYNC or O_SYNC, as open(2)'s bits.
     pub sync: u32,
-    /// The writer may not leave set-user-id and set-group-id standing.
-    pub kill_suid: bool,
+    /// The writer, where it may not leave set-user-id and set-group-id standing.
+    pub kill_suid: Option<Caller>,
 }
 
 /// What a lock does.
@@ -464,7 +464,14 @@ pub trait Source: Send + Sync + 'static {
     }
 
     /// fallocate(2) with its mode.
-    fn fallocate(&self, file: &Self::File, mode: u32, offset: u64, len: u64) -> Result<()> {
+    fn fallocate(
+        &self,
+        file: &Self::File,
+        mode: u32,
+        offset: u64,
+        len: u64,
+        caller: &Caller,
+    ) -> Result<()> {
         Err(Errno::ROFS)
     }
 
@@ -474,6 +481,7 @@ pub trait Source: Send + Sync + 'static {
         from: (&Self::File, u64),
         to: (&Self::File, u64),
         len: u64,
+        caller: &Caller,
     ) -> Result<u64> {
         Err(Errno::ROFS)
     }

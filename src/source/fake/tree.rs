@@ -301,13 +301,26 @@ impl Source for FakeSource {
         })
     }
 
-    fn fallocate(&self, file: &File, mode: u32, offset: u64, len: u64) -> Result<()> {
+    fn fallocate(
+        &self,
+        file: &File,
+        mode: u32,
+        offset: u64,
+        len: u64,
+        _caller: &Caller,
+    ) -> Result<()> {
         self.call(Call::Fallocate, b"", |_| {
             write::fallocate(file, mode, offset, len)
         })
     }
 
-    fn copy_range(&self, from: (&File, u64), to: (&File, u64), len: u64) -> Result<u64> {
+    fn copy_range(
+        &self,
+        from: (&File, u64),
+        to: (&File, u64),
+        len: u64,
+        _caller: &Caller,
+    ) -> Result<u64> {
         self.call(Call::CopyRange, b"", |_| write::copy_range(from, to, len))
     }
 

@@ -157,7 +157,7 @@ pub(super) fn write(file: &File, offset: u64, bytes: &[u8], how: WriteHow) -> Re
         };
         let offset = if how.append { data.size() } else { offset };
         data.write(offset, bytes)?;
-        if how.kill_suid {
+        if how.kill_suid.is_some() {
             kill_privileges(state);
         }
         Ok(bytes.len())

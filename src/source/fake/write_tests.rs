@@ -148,7 +148,7 @@ fn data_is_written_allocated_copied_and_locked() {
     edit.chmod("f", 0o6711).unwrap();
     let append = WriteHow {
         append: true,
-        kill_suid: true,
+        kill_suid: Some(CALLER),
         ..WriteHow::default()
     };
     assert_eq!(source.write(&file, 5, b"ab", WriteHow::default()), Ok(2));
@@ -157,19 +157,19 @@ fn data_is_written_allocated_copied_and_locked() {
     assert_eq!(edit.attr("f").unwrap().perm, 0o711);
     let reader = source.open(Handle::Node(file.node()), 0).unwrap();
     assert_eq!(source.write(&reader, 0, b"x", append), Err(Errno::BADF));
-    source.fallocate(&file, 1, 0, 10_000).unwrap();
+    source.fallocate(&file, 1, 0, 10_000, &CALLER).unwrap();
     let attr = source.stat_file(&file).unwrap();
     assert_eq!((attr.size, attr.blocks), (8, 24));
-    source.fallocate(&file, 3, 4096, 8192).unwrap();
-    source.fallocate(&file, 0, 0, 100).unwrap();
+    source.fallocate(&file, 3, 4096, 8192, &CALLER).unwrap();
+    source.fallocate(&file, 0, 0, 100, &CALLER).unwrap();
     let attr = source.stat_file(&file).unwrap();
     assert_eq!((attr.size, attr.blocks), (100, 8));
-    assert_eq!(source.fallocate(&file, 8, 0, 1), Err(Errno::OPNOTSUPP));
+    assert_eq!(source.fallocate(&file, 8, 0, 1, &CALLER), Err(Errno::OPNOTSUPP));
     let other = create(&source, "g", RDWR).unwrap();
-    assert_eq!(source.copy_range((&file, 5), (&other, 1), 3), Ok(3));
+    assert_eq!(source.copy_range((&file, 5), (&other, 1), 3, &CALLER), Ok(3));
     assert_eq!(edit.contents("g").unwrap(), b"\0abc");
     assert_eq!(
-        source.copy_range((&file, 0), (&file, 2), 9),
+        source.copy_range((&file, 0), (&file, 2), 9, &CALLER),
         Err(Errno::INVAL)
     );
     source.set_flags(&file, 0x80, &CALLER).unwrap();
