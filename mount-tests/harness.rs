@@ -73,7 +73,7 @@ impl Setup {
             wrap: Vec::new(),
             foreground: false,
             user: None,
-            lifetime: Duration::from_secs(300),
+            lifetime: Duration::from_secs(900),
         }
     }
 
