@@ -78,7 +78,16 @@ impl Trees {
             if a != b {
                 return fail(format!("plain: {a}\nmount: {b}"));
             }
-            let (a, b) = (plain.handles(), mount.handles());
+            let (a, mut b) = (plain.handles(), mount.handles());
+            for i in 0..SLOTS {
+                // A directory without a name is ESTALE where no handle of it is kept
+                // (OPENDIR is answered ENOSYS but in `strict`).
+                if a[i].starts_with("4") && a[i].contains(" n0 ") && b[i] == "ESTALE" {
+                    assert!(!self.below, "in strict it is kept");
+                    b[i].clone_from(&a[i]);
+                    (plain.slots[i], mount.slots[i]) = (None, None);
+                }
+            }
             if a != b {
                 return fail(format!("open files\n  plain: {a:?}\n  mount: {b:?}"));
             }
