@@ -437,14 +437,9 @@ where
     ) {
         self.fs.requests.count(Op::Fallocate);
         let caller = caller(req, 0);
-        let done = self.fs.fallocate(
-            ino.0,
-            FileId(fh.0),
-            mode as u32,
-            offset,
-            length,
-            &caller,
-        );
+        let done = self
+            .fs
+            .fallocate(ino.0, FileId(fh.0), mode as u32, offset, length, &caller);
         reply!(reply, done, () => reply.ok());
     }
 

@@ -164,9 +164,15 @@ fn data_is_written_allocated_copied_and_locked() {
     source.fallocate(&file, 0, 0, 100, &CALLER).unwrap();
     let attr = source.stat_file(&file).unwrap();
     assert_eq!((attr.size, attr.blocks), (100, 8));
-    assert_eq!(source.fallocate(&file, 8, 0, 1, &CALLER), Err(Errno::OPNOTSUPP));
+    assert_eq!(
+        source.fallocate(&file, 8, 0, 1, &CALLER),
+        Err(Errno::OPNOTSUPP)
+    );
     let other = create(&source, "g", RDWR).unwrap();
-    assert_eq!(source.copy_range((&file, 5), (&other, 1), 3, &CALLER), Ok(3));
+    assert_eq!(
+        source.copy_range((&file, 5), (&other, 1), 3, &CALLER),
+        Ok(3)
+    );
     assert_eq!(edit.contents("g").unwrap(), b"\0abc");
     assert_eq!(
         source.copy_range((&file, 0), (&file, 2), 9, &CALLER),
