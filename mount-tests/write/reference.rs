@@ -250,35 +250,3 @@ fn reference_inner() {
     };
     sequences(&trees, 1500, 5);
 }
-
-/// One step of a kept failure.
-fn made(op: Op, at: usize, to: usize, slot: usize, n: usize) -> Step {
-    assert!(slot < SLOTS);
-    Step {
-        op,
-        at: Spot(at),
-        to: Spot(to),
-        slot,
-        n,
-    }
-}
-
-/// Runs one sequence on every kind of mount.
-#[track_caller]
-fn kept(steps: &[Step]) {
-    nix::sched::unshare(nix::sched::CloneFlags::CLONE_FS).expect("a thread may");
-    for (mode, passthrough) in [
-        ("strict", "auto"),
-        ("strict", "off"),
-        ("ttl", "auto"),
-        ("ttl", "off"),
-    ] {
-        let place = Place::new();
-        let plain = place.dir("plain");
-        let setup = Setup::mode(mode).arg(format!("--passthrough={passthrough}"));
-        let mounted = setup.arg("-o").arg("suid,dev").mount_in(place);
-        let done = Trees::new(&plain, &mounted, false).run(steps);
-        done.unwrap_or_else(|why| panic!("{mode}, passthrough {passthrough}: {why}"));
-        mounted.unmount();
-    }
-}

@@ -26,7 +26,7 @@ mod shrink;
 
 pub use dir::{Dir, DirGuard, DirState, Entries, Listing, Moment, Stamp};
 pub use inode::{Device, Devices, Inode, InodeId, InodeRef, Inodes, NodeId, ROOT, VIRTUAL};
-pub use shrink::{CachedName, Sweep};
+pub use shrink::{Absent, CachedName, Sweep};
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};

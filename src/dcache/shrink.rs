@@ -22,9 +22,12 @@ pub type CachedName = (InodeId, Box<[u8]>, Option<InodeId>);
 pub enum Sweep {
     /// Spare what was used since the last pass.
     SecondChance,
-    /// Spare nothing that is unused.
-    Everything,
+    /// Spare what is not doubtful: names of the present epoch of their directory.
+    Doubtful,
 }
+
+/// Takes an absence: nodeid of the directory, name.
+pub type Absent<'a> = dyn FnMut(super::NodeId, &[u8]) + 'a;
 
 impl Dcache {
     /// Bytes that the caches hold, tables and listings included.
@@ -55,9 +58,10 @@ impl Dcache {
     }
 
     /// Moves the hand until `count` dentries are freed or it has gone round twice (for
-    /// everything: until a round frees nothing, as a directory's name comes free only
-    /// after those below it); how many were freed.
-    pub fn scan(&self, count: usize, sweep: Sweep) -> usize {
+    /// what is doubtful: until a round frees nothing, as a directory's name comes free
+    /// only after those below it); how many were freed. The absences among them are handed
+    /// to `absent`, as the kernel may still hold them.
+    pub fn scan(&self, count: usize, sweep: Sweep, absent: &mut Absent<'_>) -> usize {
         let (mut freed, mut round) = (0, 0);
         loop {
             let before = freed;
@@ -67,12 +71,12 @@ impl Dcache {
                     break;
                 }
                 let slab = self.hand.fetch_add(1, Ordering::Relaxed) % slabs;
-                freed += self.scan_slab(slab as usize, sweep);
+                freed += self.scan_slab(slab as usize, sweep, absent);
             }
             round += 1;
             let again = match sweep {
                 Sweep::SecondChance => round < 2,
-                Sweep::Everything => freed > before,
+                Sweep::Doubtful => freed > before,
             };
             if freed >= count || !again {
                 break;
@@ -84,7 +88,7 @@ impl Dcache {
         freed
     }
 
-    fn scan_slab(&self, slab: usize, sweep: Sweep) -> usize {
+    fn scan_slab(&self, slab: usize, sweep: Sweep, absent: &mut Absent<'_>) -> usize {
         let mut victims = Vec::new();
         self.dentries.scan_slab(slab, |id, dentry| {
             let spared =
@@ -95,12 +99,12 @@ impl Dcache {
         });
         victims
             .into_iter()
-            .filter(|&(id, parent)| self.evict(id, parent))
+            .filter(|&(id, parent)| self.evict(id, parent, sweep, absent))
             .count()
     }
 
     /// Frees a dentry below `parent` if nothing needs it.
-    fn evict(&self, id: DentryId, parent: InodeId) -> bool {
+    fn evict(&self, id: DentryId, parent: InodeId, sweep: Sweep, absent: &mut Absent<'_>) -> bool {
         let Some(dir) = self.inodes.with(parent, |i| i.dir().cloned()).flatten() else {
             return false;
         };
@@ -108,7 +112,7 @@ impl Dcache {
             return false;
         };
         let mut name = [0; DNAME_256];
-        let len = {
+        let (len, negative) = {
             // Under the directory lock nobody else changes or frees a dentry below
             // it; under its slab's lock nobody finds it and pins the inode.
             let links = self.links.lock();
@@ -116,6 +120,9 @@ impl Dcache {
                 return false;
             };
             if dentry.parent != parent || dentry.dead {
+                return false;
+            }
+            if sweep == Sweep::Doubtful && dentry.epoch == dir.epoch() {
                 return false;
             }
             if let Some(inode) = dentry.inode {
@@ -128,8 +135,12 @@ impl Dcache {
                 }
             }
             dentry.dead = true;
-            self.copy_name(&dentry.name, &mut name)
+            let negative = dentry.inode.is_none();
+            (self.copy_name(&dentry.name, &mut name), negative)
         };
+        if negative && let Some(nodeid) = self.inodes.with(parent, |i| i.nodeid()) {
+            absent(nodeid, &name[..len]);
+        }
         self.hash
             .remove_if(&self.key(parent, &name[..len]), |_, &v| v == id);
         self.free(id);

@@ -240,7 +240,7 @@ impl<S: Source> Fs<S> {
         }
     }
 
-    fn nodeid(&self, inode: InodeId) -> Option<NodeId> {
+    pub(super) fn nodeid(&self, inode: InodeId) -> Option<NodeId> {
         self.namei.dcache.inodes.with(inode, |i| i.nodeid())
     }
 

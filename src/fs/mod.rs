@@ -420,6 +420,11 @@ impl<S: Source> Fs<S> {
         self.notices().push(Notice::Everything);
     }
 
+    /// The kernel was told of [`Notice::Everything`]: what is not needed is freed.
+    pub fn dropped(&self) {
+        self.namei.free_doubtful();
+    }
+
     /// What is cached of `path`, below the root, and of all beneath it is looked up anew
     /// from now on, in the kernel too. A path that is not cached needs nothing.
     ///
@@ -474,6 +479,7 @@ impl<S: Source> Fs<S> {
         self.files.end(&self.namei.dcache.inodes);
         self.namei.drop_caches();
         self.namei.dcache.end();
+        self.namei.free_doubtful();
         self.registry
             .infos()
             .into_iter()

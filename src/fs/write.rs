@@ -3,13 +3,14 @@
 
 use std::time::Duration;
 
-use super::{Entry, FileId, Fs, Opened, Stat};
+use super::{Coherence, Entry, FileId, Fs, Opened, Stat};
 use crate::clock::Asked;
 use crate::dcache::{Dir, InodeId, Moment, NodeId};
 use crate::error::{Errno, Result};
 use crate::name::{Filename, QStr};
 use crate::namei::{Found, Own};
-use crate::source::{Attr, Caller, Handle, SetAttr, Source, WriteHow};
+use crate::notice::Notice;
+use crate::source::{Attr, Caller, Handle, Kind, SetAttr, Source, WriteHow};
 
 /// Where a name is to be changed: everything a change needs of it.
 struct Place<N> {
@@ -44,13 +45,24 @@ impl<S: Source> Fs<S> {
         e
     }
 
+    /// A change was made at a place, and then its outcome could not be read: the kernel,
+    /// which is told of an error, has to look anew as well.
+    fn unsure(&self, place: &Place<S::Node>, e: Errno) -> Errno {
+        if let Some(parent) = self.nodeid(place.parent) {
+            let name = place.name.as_bytes().into();
+            self.notices().push(Notice::Entry { parent, name });
+            self.notices().push(Notice::Inode { nodeid: parent });
+        }
+        self.failed(place, e)
+    }
+
     /// What was made at a place, as a reply.
     fn made(&self, place: &Place<S::Node>) -> Result<Entry> {
         let dir = self.namei.dir(place.parent)?;
         let moment = (dir.begin(), self.namei.clock.asked());
         let attr = self.namei.source.stat_at(&place.node, place.name.as_cstr());
         attr.and_then(|attr| self.followed(place, &dir, attr, moment))
-            .map_err(|e| self.failed(place, e))
+            .map_err(|e| self.unsure(place, e))
     }
 
     /// The dentry cache follows what was made at a place; the reply.
@@ -66,7 +78,14 @@ impl<S: Source> Fs<S> {
             .created(place.parent, &place.node, &place.name, &attr, moment);
         let (inode, quiet) = created?;
         let name_left = self.namei.name_fresh(dir, moment.1);
-        let attr_left = match quiet {
+        // Of a new directory nobody tells yet: it is watched when it is looked at.
+        let told = self.coherence() != Coherence::Watch
+            || self.namei.dir(inode.id()).is_ok_and(|dir| dir.is_watched())
+            || attr.kind != Kind::Directory;
+        if !told {
+            self.namei.changed(inode.id());
+        }
+        let attr_left = match quiet && told {
             true => self
                 .namei
                 .attr_fresh(inode.id(), &attr, Some(dir), moment.1),
@@ -190,10 +209,10 @@ impl<S: Source> Fs<S> {
         let dir = self.namei.dir(place.parent)?;
         let moment = (dir.begin(), self.namei.clock.asked());
         let attr = self.namei.source.stat_file(&file);
-        let attr = attr.map_err(|e| self.failed(&place, e))?;
+        let attr = attr.map_err(|e| self.unsure(&place, e))?;
         let mut entry = self
             .followed(&place, &dir, attr, moment)
-            .map_err(|e| self.failed(&place, e))?;
+            .map_err(|e| self.unsure(&place, e))?;
         let opened = self
             .inode(entry.nodeid)
             .and_then(|inode| self.opened(inode, file, &attr, flags))

@@ -385,7 +385,7 @@ fn notify<S: Source>(fs: &Fs<S>, notifier: &Notifier, mountpoint: &Path) {
                         entry(parent, name.as_bytes());
                     }
                 });
-                fs.namei().stay_in_budget();
+                fs.namei().reclaim(names);
             }
             Notice::Everything => {
                 // To invalidate the name of a directory unmounts what is mounted beneath
@@ -401,6 +401,7 @@ fn notify<S: Source>(fs: &Fs<S>, notifier: &Notifier, mountpoint: &Path) {
                         inode(nodeid);
                     }
                 }
+                fs.dropped();
             }
         }
     });

@@ -460,6 +460,9 @@ impl<S: Source> Namei<S> {
         self.ensure_watch(inode.id(), &dir, &node);
         let asked = self.clock.asked();
         let attr = self.source.stat(&node)?;
+        if attr.nlink == 0 {
+            return Err(self.gone(inode.id(), Errno::NOENT));
+        }
         self.dcache
             .inodes
             .with_mut(inode.id(), |i| i.set_attr(&attr, asked.at));
@@ -578,18 +581,41 @@ impl<S: Source> Namei<S> {
     /// Frees unused dentries while the caches hold more than the budget; what the
     /// kernel pins is asked back.
     pub fn stay_in_budget(&self) {
-        let over = |dcache: &Dcache| dcache.bytes() as u64 > self.budget;
-        if !over(&self.dcache) {
-            return;
+        let names = 2 * INSERTS_PER_CHECK as usize;
+        if self.over_budget() && !self.reclaim(names) {
+            self.notices.push(Notice::Reclaim { names });
         }
-        let batch = 2 * INSERTS_PER_CHECK as usize;
-        let freed = self.dcache.scan(batch, Sweep::SecondChance);
+    }
+
+    fn over_budget(&self) -> bool {
+        self.dcache.bytes() as u64 > self.budget
+    }
+
+    /// Frees up to `count` unused dentries, if the caches hold more than the budget, and
+    /// listings where that is not enough; whether it was. The kernel is not asked again:
+    /// what it pins it may go on pinning, and the next names will ask.
+    pub fn reclaim(&self, count: usize) -> bool {
+        // Where the kernel holds an absence for ever, it is to let go of it as well: we
+        // would not know to take it back. Where it is slow to do so, we wait.
+        let forever = matches!(self.policy.coherence, Coherence::Frozen | Coherence::Watch);
+        if !self.over_budget() || (forever && self.notices.pending() > NOTICE_LIMIT / 2) {
+            return true;
+        }
+        let freed = self
+            .dcache
+            .scan(count, Sweep::SecondChance, &mut |parent, name| {
+                if forever {
+                    let name = name.into();
+                    self.notices.push(Notice::Entry { parent, name });
+                }
+            });
         self.dcache.shrink();
-        if freed < batch && over(&self.dcache) {
-            let excess = (self.dcache.bytes() as u64).saturating_sub(self.budget);
-            self.dcache.drop_listings(excess as usize);
-            self.notices.push(Notice::Reclaim { names: batch });
+        if freed >= count || !self.over_budget() {
+            return true;
         }
+        let excess = (self.dcache.bytes() as u64).saturating_sub(self.budget);
+        self.dcache.drop_listings(excess as usize);
+        false
     }
 
     /// The inode that `attr` is of; `name` below `node` leads to it.
@@ -623,12 +649,17 @@ impl<S: Source> Namei<S> {
         index.is_some_and(|device| self.dcache.inodes.is_object(id, attr, device))
     }
 
-    /// Everything cached is dropped as far as nothing needs it, and doubtful for the
-    /// rest; the kernel is to be told by the caller.
+    /// Everything cached is doubtful from now on; the kernel is to be told by the caller.
     pub fn drop_caches(&self) {
         self.nodes.clear();
         self.dcache.doubt_all();
-        self.dcache.scan(usize::MAX, Sweep::Everything);
+    }
+
+    /// Frees what is doubtful, as far as nothing needs it. Only after the kernel was told
+    /// of it: nobody else knows which absences the kernel holds.
+    pub fn free_doubtful(&self) {
+        self.dcache
+            .scan(usize::MAX, Sweep::Doubtful, &mut |_, _| {});
         self.dcache.shrink();
         self.names.shrink();
     }

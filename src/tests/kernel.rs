@@ -7,15 +7,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::change::Change;
 use super::truth::{Tree, Truth};
+use super::user::Cache;
 use crate::clock::{Clock, Millis};
-use crate::dcache::{NodeId, ROOT};
+use crate::dcache::{NodeId, ROOT, Sweep};
 use crate::error::{Errno, Result};
 use crate::fs::{Coherence, Entry, FileId, Fs, Lookup, Options};
-use crate::namei::FOREVER;
+use crate::namei::{FOREVER, Watches};
+use crate::notice::Notice;
 use crate::source::fake::{FakeSource, Node, Point};
 use crate::source::{Attr, Kind, SourceId, Time};
 use crate::sync::Mutex;
@@ -47,8 +50,12 @@ pub(super) struct Kernel {
     /// Whose (nodeid, generation) was handed out, ever (I5).
     identities: BTreeMap<(NodeId, u32), SourceId>,
     pub(super) files: Vec<Open>,
+    /// What the kernel itself holds.
+    pub(super) cache: Cache,
     /// What is older cannot be in the caches.
     last_drop: Millis,
+    /// When all events had been followed; what is told of is at least as young.
+    pub(super) quiet_at: Millis,
     /// When something last came from behind; 0 if never.
     pub(super) edited_at: Millis,
     /// When the present step began: what it was told may have been read since then.
@@ -72,9 +79,6 @@ struct Came {
     done: Result<()>,
 }
 
-/// A listing by name: the kind and, where asked for, the object.
-pub(super) type Listed = BTreeMap<Vec<u8>, (Kind, Option<Known>)>;
-
 impl Kernel {
     /// Mounts `source`. Both clocks stand at 1 ms after 1970.
     pub(super) fn mount(source: FakeSource, options: Options) -> Self {
@@ -93,7 +97,9 @@ impl Kernel {
             counts: BTreeMap::new(),
             identities: BTreeMap::new(),
             files: Vec::new(),
+            cache: Cache::default(),
             last_drop: 0,
+            quiet_at: 0,
             edited_at: 0,
             began: 0,
             armed: None,
@@ -223,11 +229,13 @@ impl Kernel {
 
     /// Past every timeout.
     pub(super) fn settle(&mut self) {
-        let options = self.fs.options();
+        let options = self.fs.options().clone();
         match options.coherence {
             Coherence::Strict => {}
             Coherence::Frozen => self.drop_caches(),
+            Coherence::Watch if self.all_watched() => self.quiet(),
             Coherence::Ttl | Coherence::Watch | Coherence::Auto => {
+                self.quiet();
                 let longest = options.ttl.max(options.negative_ttl).max(options.attr_ttl);
                 self.advance(longest.as_millis() as u64 + 1);
             }
@@ -236,6 +244,7 @@ impl Kernel {
 
     pub(super) fn drop_caches(&mut self) {
         self.fs.drop_caches();
+        self.deliver();
         self.last_drop = self.now();
     }
 
@@ -243,6 +252,7 @@ impl Kernel {
     fn proved(&self, at: Millis, left: Duration, ttl: Duration) -> Millis {
         match self.fs.options().coherence {
             Coherence::Frozen => self.last_drop,
+            Coherence::Watch if left >= FOREVER => self.quiet_at,
             _ if left.is_zero() => self.began,
             _ => (at + left.as_millis() as u64).saturating_sub(ttl.as_millis() as u64),
         }
@@ -252,9 +262,13 @@ impl Kernel {
     pub(super) fn window(&self) -> Millis {
         let options = self.fs.options();
         match options.coherence {
+            Coherence::Watch => {
+                let ttl = options.ttl.as_millis() as u64;
+                self.quiet_at.min(self.began.saturating_sub(ttl))
+            }
             Coherence::Strict => self.began,
             Coherence::Frozen => self.last_drop,
-            Coherence::Ttl | Coherence::Watch | Coherence::Auto => {
+            Coherence::Ttl | Coherence::Auto => {
                 self.began.saturating_sub(options.ttl.as_millis() as u64)
             }
         }
@@ -267,6 +281,13 @@ impl Kernel {
     fn may_mix(&self, chunk: usize, plus: bool) -> bool {
         let looked_at = plus || !self.source.config().dtypes;
         self.fs.options().coherence == Coherence::Frozen || chunk < 16 || looked_at
+    }
+
+    /// Whether events tell of every directory: none was refused, or failed to be opened.
+    pub(super) fn all_watched(&self) -> bool {
+        let watches = self.fs.namei().watches();
+        let refused = |w: &Watches<Node>| w.refused.load(Ordering::Relaxed);
+        watches.is_some_and(|watches| refused(watches) == 0) && self.source.struck() == 0
     }
 
     pub(super) fn root(&self) -> Known {
@@ -286,6 +307,7 @@ impl Kernel {
         match answer {
             Lookup::Entry(entry) => Ok(Some(self.took_entry(dir, name, &entry, at))),
             Lookup::Negative(left) => {
+                self.hold_absence(dir, name, left);
                 let from = self.proved(at, left, self.fs.options().negative_ttl);
                 let held = self
                     .truth
@@ -299,7 +321,7 @@ impl Kernel {
 
     /// A reply that carries a nodeid: a reference, to be counted and held against the truth.
     fn took_entry(&mut self, dir: Known, name: &[u8], entry: &Entry, at: Millis) -> Known {
-        let known = self.count(entry);
+        let known = self.count(dir, name, entry);
         self.note();
         if self.failed() && entry.name_ttl.is_zero() && entry.attr.perm == 0 {
             // A name that could not be looked at stays listed, with nothing to believe.
@@ -324,9 +346,7 @@ impl Kernel {
         known
     }
 
-    /// A reference of ours.
-    fn count(&mut self, entry: &Entry) -> Known {
-        *self.counts.entry(entry.nodeid).or_default() += 1;
+    pub(super) fn known(&self, entry: &Entry) -> Known {
         Known {
             nodeid: entry.nodeid,
             id: entry.attr.id,
@@ -334,11 +354,18 @@ impl Kernel {
         }
     }
 
+    /// A reference of ours.
+    fn count(&mut self, dir: Known, name: &[u8], entry: &Entry) -> Known {
+        *self.counts.entry(entry.nodeid).or_default() += 1;
+        self.hold_entry(dir, name, entry);
+        self.known(entry)
+    }
+
     /// The reply to a change of our own; held against the truth, unless it may be
     /// undone from behind already.
     pub(super) fn took_made(&mut self, dir: Known, name: &[u8], entry: &Entry) {
         if self.disturbed() {
-            self.count(entry);
+            self.count(dir, name, entry);
         } else {
             self.took_entry(dir, name, entry, self.now());
         }
@@ -354,8 +381,23 @@ impl Kernel {
         }
     }
 
+    fn has(&self, tree: &Tree, attr: &Attr) -> bool {
+        let told = self.fs.options().coherence == Coherence::Watch;
+        tree.has(attr, |held, seen| match told {
+            true => self.truth.same_as_told(held, seen),
+            false => held == seen,
+        })
+    }
+
+    /// Whether some object had these attributes within their timeout.
+    pub(super) fn was_lately(&self, attr: &Attr) -> bool {
+        let ttl = self.fs.options().attr_ttl.as_millis() as u64;
+        let from = self.now().saturating_sub(ttl);
+        self.truth.since(from).any(|tree| self.has(tree, attr))
+    }
+
     fn check_attr(&self, attr: &Attr, from: Millis) {
-        let held = self.truth.since(from).any(|tree| tree.has(attr));
+        let held = self.truth.since(from).any(|tree| self.has(tree, attr));
         assert!(held, "no object had {attr:?} at any time since {from}");
     }
 
@@ -405,6 +447,7 @@ impl Kernel {
         self.note();
         let (stat, at) = (stat?, self.now());
         assert_eq!(stat.attr.id, known.id, "attributes of another object");
+        self.hold_attr(known.nodeid, stat.attr, stat.ttl);
         if file.is_none() {
             self.check_attr(
                 &stat.attr,
@@ -439,6 +482,9 @@ impl Kernel {
                 return Ok(None);
             }
             let opened = kernel.fs.open(known.nodeid, flags as u32)?;
+            if opened.doubt_attr {
+                kernel.let_go_of(known.nodeid);
+            }
             Ok(Some((opened.id, known)))
         })?;
         let Some((id, known)) = opened else {
@@ -479,7 +525,12 @@ impl Kernel {
 
     /// Lists a directory, with a reply of at most `chunk` entries each time; names with
     /// kind and, with `plus`, what they are. Without dots.
-    pub(super) fn list(&mut self, dir: Known, chunk: usize, plus: bool) -> Result<Listed> {
+    pub(super) fn list(
+        &mut self,
+        dir: Known,
+        chunk: usize,
+        plus: bool,
+    ) -> Result<BTreeMap<Vec<u8>, (Kind, Option<Known>)>> {
         let (mut cookie, mut listed) = (0, BTreeMap::new());
         let mut dots = 0;
         while let Some((last, entries)) = self.list_some(dir, cookie, chunk, plus)? {
@@ -582,7 +633,14 @@ impl Kernel {
 
     pub(super) fn shrink(&mut self, count: usize) {
         let dcache = &self.fs.namei().dcache;
-        dcache.scan(count, crate::dcache::Sweep::SecondChance);
+        let (notices, mode) = (self.fs.notices(), self.fs.options().coherence);
+        let forever = matches!(mode, Coherence::Frozen | Coherence::Watch);
+        dcache.scan(count, Sweep::SecondChance, &mut |parent, name| {
+            if forever {
+                let name = name.into();
+                notices.push(Notice::Entry { parent, name });
+            }
+        });
         dcache.drop_listings(count);
         dcache.shrink();
     }
@@ -635,6 +693,7 @@ impl Kernel {
         *count -= n;
         if *count == 0 {
             self.counts.remove(&nodeid);
+            self.evict(nodeid);
         }
         self.fs.forget(nodeid, n);
     }
@@ -665,7 +724,7 @@ impl Kernel {
         while let Some((&nodeid, &count)) = self.counts.first_key_value() {
             self.forget(nodeid, count);
         }
-        self.fs.drop_caches();
+        self.drop_caches();
         self.fs.check().unwrap();
         let dcache = &self.fs.namei().dcache;
         assert_eq!(

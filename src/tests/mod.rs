@@ -9,3 +9,4 @@ mod plan;
 mod regress;
 mod syscalls;
 mod truth;
+mod user;

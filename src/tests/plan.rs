@@ -49,6 +49,9 @@ pub(super) enum Step {
     Open(usize, bool),
     Fstat(usize),
     Release(usize),
+    // What a process sees, the kernel's caches in between.
+    See(usize),
+    SeeList(usize, bool),
     // What the kernel does by itself.
     Forget(usize, bool),
     ForgetAll,
@@ -56,6 +59,8 @@ pub(super) enum Step {
     Shrink(usize),
     DropCaches,
     Advance(u64),
+    /// Events are followed, and (if set) the kernel is told.
+    Follow(bool),
     // A change through the mount.
     Own(Own),
     // What befalls the next step: a change in the middle of one of its calls, before
@@ -136,6 +141,17 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
 /// A step, or a change through the mount.
 pub(super) fn step_or_own() -> impl Strategy<Value = Step> {
     prop_oneof![2 => step(), 1 => own().prop_map(Step::Own)]
+}
+
+/// Any step, and the following of events.
+pub(super) fn watched_step() -> impl Strategy<Value = Step> {
+    let n = || 0..64_usize;
+    prop_oneof![
+        12 => disturbed_step(),
+        5 => n().prop_map(Step::See),
+        2 => (n(), any::<bool>()).prop_map(|(dir, plus)| Step::SeeList(dir, plus)),
+        2 => any::<bool>().prop_map(Step::Follow),
+    ]
 }
 
 /// A step, a change through the mount, or something that befalls the next step.

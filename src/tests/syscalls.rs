@@ -65,6 +65,7 @@ impl Kernel {
     /// After a change at `place`: it is seen at once, unless what was cached before was
     /// out of date already.
     fn made(&mut self, place: &Place, was_current: bool) {
+        self.let_go_of(place.dir.nodeid);
         self.note();
         self.look();
         if !was_current || !self.current() || self.disturbed() {
@@ -147,6 +148,7 @@ impl Kernel {
                 .fs
                 .link(known.nodeid, to.dir.nodeid, &to.name, &CALLER)?;
             kernel.look();
+            kernel.let_go_of(known.nodeid);
             kernel.took_made(to.dir, &to.name, &entry);
             kernel.made(&to, current);
             drop(from);
@@ -164,10 +166,15 @@ impl Kernel {
         self.retry(|kernel| {
             let (place, known) = kernel.existing(path)?;
             let (dir, name) = (place.dir.nodeid, &place.name);
-            match known.kind {
-                Kind::Directory => kernel.fs.rmdir(dir, name, &CALLER)?,
-                _ => kernel.fs.unlink(dir, name, &CALLER)?,
+            let done = match known.kind {
+                Kind::Directory => kernel.fs.rmdir(dir, name, &CALLER),
+                _ => kernel.fs.unlink(dir, name, &CALLER),
+            };
+            if matches!(done, Ok(()) | Err(Errno::NOENT | Errno::INTR)) {
+                kernel.let_go(place.dir, &place.name);
+                kernel.let_go_of(known.nodeid);
             }
+            done?;
             let actual = kernel.path_of(&place);
             kernel.made(&place, current);
             Ok(actual)
@@ -201,6 +208,9 @@ impl Kernel {
                 &CALLER,
             );
             done?;
+            let exchange = flags & libc::RENAME_EXCHANGE != 0;
+            let (old, new) = ((from.dir, &from.name[..]), (to.dir, &to.name[..]));
+            kernel.hold_moved(old, new, exchange);
             kernel.look();
             kernel.made(&from, current);
             kernel.made(&to, current);
@@ -222,9 +232,14 @@ impl Kernel {
         self.retry(|kernel| {
             let known = kernel.walk_once(path)?.ok_or(Errno::NOENT)?;
             let stat = kernel.fs.setattr(known.nodeid, None, change, &CALLER)?;
+            kernel.hold_attr(known.nodeid, stat.attr, stat.ttl);
             kernel.look();
             assert_eq!(stat.attr.id, known.id, "setattr of another object");
-            let held = kernel.truth.now().has(&stat.attr) || kernel.disturbed();
+            let held = kernel
+                .truth
+                .now()
+                .has(&stat.attr, |held, seen| held == seen)
+                || kernel.disturbed();
             assert!(held, "the reply to setattr: {:?}", stat.attr);
             kernel.is_current_if_named(known);
             Ok(kernel.truth.now().paths_of(&known.id).first().cloned())
@@ -243,6 +258,7 @@ impl Kernel {
             let known = kernel.walk_once(path)?.ok_or(Errno::NOENT)?;
             let (name, value) = (b"user.x", b"value");
             kernel.fs.setxattr(known.nodeid, name, value, 0, &CALLER)?;
+            kernel.let_go_of(known.nodeid);
             kernel.look();
             kernel.is_current_if_named(known);
             Ok(kernel.truth.now().paths_of(&known.id).first().cloned())
@@ -254,6 +270,7 @@ impl Kernel {
         let (id, known) = (self.files[n].id, self.files[n].known);
         let how = WriteHow::default();
         let written = self.fs.write(known.nodeid, id, offset, data, how)?;
+        self.let_go_of(known.nodeid);
         assert_eq!(written, data.len());
         self.note();
         self.look();

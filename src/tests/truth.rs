@@ -1,10 +1,10 @@
 //! What the source held, and when: the measure for every answer of the mount.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use crate::clock::Millis;
 use crate::source::fake::{FakeSource, Node};
-use crate::source::{Attr, Kind, SourceId};
+use crate::source::{Attr, Kind, SourceId, Time};
 
 /// Path to attributes; the mirrored root is the empty path, what lies beside it begins with `../`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -67,12 +67,10 @@ impl Tree {
         }
     }
 
-    /// Whether some object had just these attributes.
-    pub(super) fn has(&self, attr: &Attr) -> bool {
-        self.named
-            .values()
-            .chain(&self.open)
-            .any(|held| held == attr)
+    /// Whether some object had just these attributes, as far as `same` tells.
+    pub(super) fn has(&self, attr: &Attr, same: impl Fn(&Attr, &Attr) -> bool) -> bool {
+        let mut all = self.named.values().chain(&self.open);
+        all.any(|held| same(held, attr))
     }
 
     /// The path of the directory `id`.
@@ -113,12 +111,15 @@ impl Tree {
 /// All that the source ever held, and from when on.
 pub(super) struct Truth {
     history: Vec<(Millis, Tree)>,
+    /// Files that had several names at some time.
+    linked: HashSet<SourceId>,
 }
 
 impl Truth {
     pub(super) fn new(source: &FakeSource, now: Millis) -> Self {
         Self {
             history: vec![(now, Tree::read(source, &[]))],
+            linked: HashSet::new(),
         }
     }
 
@@ -127,10 +128,25 @@ impl Truth {
         if tree == *self.now() {
             return;
         }
+        let linked = |attr: &&Attr| attr.kind != Kind::Directory && attr.nlink > 1;
+        let linked = tree.named.values().filter(linked).map(|attr| attr.id);
+        self.linked.extend(linked);
         match self.history.last_mut() {
             Some((last_at, last)) if *last_at == at => *last = tree,
             _ => self.history.push((at, tree)),
         }
+    }
+
+    /// Whether attributes are the same, where all changes are told. inotify tells nobody
+    /// that a file was linked to from a directory that is not watched: its link count and
+    /// ctime are then seen when something else makes us look.
+    pub(super) fn same_as_told(&self, held: &Attr, seen: &Attr) -> bool {
+        let untold = |attr: &Attr| Attr {
+            nlink: 0,
+            ctime: Time::default(),
+            ..*attr
+        };
+        held == seen || self.linked.contains(&seen.id) && untold(held) == untold(seen)
     }
 
     pub(super) fn now(&self) -> &Tree {
