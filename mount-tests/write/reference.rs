@@ -12,7 +12,7 @@ use std::time::Duration;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
 use super::helper::Helper;
-use super::steps::{Op, SLOTS, Spot, Step, step};
+use super::steps::{SLOTS, Step, step};
 use super::world::{World, differences, picture};
 use crate::harness::{Mounted, Place, Setup};
 use crate::need;

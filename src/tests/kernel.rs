@@ -79,6 +79,9 @@ struct Came {
     done: Result<()>,
 }
 
+/// A listing by name: the kind and, where asked for, the object.
+pub(super) type Listed = BTreeMap<Vec<u8>, (Kind, Option<Known>)>;
+
 impl Kernel {
     /// Mounts `source`. Both clocks stand at 1 ms after 1970.
     pub(super) fn mount(source: FakeSource, options: Options) -> Self {
@@ -525,12 +528,7 @@ impl Kernel {
 
     /// Lists a directory, with a reply of at most `chunk` entries each time; names with
     /// kind and, with `plus`, what they are. Without dots.
-    pub(super) fn list(
-        &mut self,
-        dir: Known,
-        chunk: usize,
-        plus: bool,
-    ) -> Result<BTreeMap<Vec<u8>, (Kind, Option<Known>)>> {
+    pub(super) fn list(&mut self, dir: Known, chunk: usize, plus: bool) -> Result<Listed> {
         let (mut cookie, mut listed) = (0, BTreeMap::new());
         let mut dots = 0;
         while let Some((last, entries)) = self.list_some(dir, cookie, chunk, plus)? {
