@@ -99,7 +99,11 @@ fn serve(config: &Config, caller: Caller) -> Outcome {
     // As root the kernel gets the name as it is, for a user fusermount3 gets it in a list.
     let in_list = !caller.root || options.auto_unmount;
     options.fsname = config.shown_source(&places.source, in_list);
-    let fs = Fs::new(source, config.fs.clone()).map_err(|e| {
+    let mut how = config.fs.clone();
+    // Every open file is a descriptor too, and they come first.
+    let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    how.dir_fds = how.dir_fds.min((limit / 8) as usize);
+    let fs = Fs::new(source, how).map_err(|e| {
         failed(format!(
             "cannot read source {}: {}",
             config.source.display(),

@@ -230,6 +230,12 @@ impl Dcache {
         moment: Moment,
     ) -> Added {
         if !guard.unchanged_since(moment) {
+            // The answer is given all the same, so the object needs a name by which it is
+            // reached: one that nobody believes.
+            if inode.is_some() && self.find(parent, name.as_bytes()).is_none() {
+                let doubtful = guard.epoch().wrapping_sub(1);
+                let _ = self.instantiate_at(parent, doubtful, name, inode);
+            }
             return Added::Void;
         }
         match self.instantiate(parent, guard, name, inode) {
@@ -272,11 +278,31 @@ impl Dcache {
         name: QStr<'_>,
         inode: Option<InodeId>,
     ) -> Result<bool> {
+        self.instantiate_at(parent, guard.epoch(), name, inode)
+    }
+
+    /// The name is not believed any more, but still leads to its object. Preconditions:
+    /// the directory lock.
+    pub fn doubt_name(&self, parent: InodeId, guard: &DirGuard<'_>, name: QStr<'_>) {
+        if let Some(id) = self.find(parent, name.as_bytes())
+            && let Some(mut dentry) = self.dentries.write(id)
+        {
+            dentry.epoch = guard.epoch().wrapping_sub(1);
+        }
+    }
+
+    fn instantiate_at(
+        &self,
+        parent: InodeId,
+        epoch: u32,
+        name: QStr<'_>,
+        inode: Option<InodeId>,
+    ) -> Result<bool> {
         let bytes = name.as_bytes();
         let key = self.key(parent, bytes);
         if let Some(id) = self.find(parent, bytes) {
             let same = self.dentries.write(id).is_some_and(|mut dentry| {
-                dentry.epoch = guard.epoch();
+                dentry.epoch = epoch;
                 *dentry.referenced.get_mut() = true;
                 dentry.inode == inode
             });
@@ -298,7 +324,7 @@ impl Dcache {
             name: self.alloc_name(bytes)?,
             parent,
             inode,
-            epoch: guard.epoch(),
+            epoch: epoch,
             referenced: AtomicBool::new(true),
             dead: false,
         };

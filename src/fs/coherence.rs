@@ -128,7 +128,13 @@ impl<S: Source> Fs<S> {
             let child = self.namei.dcache.peek(inode, q);
             {
                 let mut guard = dir.lock();
-                self.namei.dcache.remove(inode, &guard, q);
+                if child.is_some() && matches!(how, Own::Created | Own::MovedTo) {
+                    // It may have been looked up before its event came: its object must
+                    // stay within reach.
+                    self.namei.dcache.doubt_name(inode, &guard, q);
+                } else {
+                    self.namei.dcache.remove(inode, &guard, q);
+                }
                 guard.change();
             }
             self.namei.changed(inode);

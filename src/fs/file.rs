@@ -212,7 +212,9 @@ impl<S: Source> Fs<S> {
             self.writable()?;
         }
         let inode = self.inode(nodeid)?;
-        let file = self.with_handle(inode, None, |of| self.namei.source.open(of, flags))?;
+        let file = self.namei.with_descriptors(|| {
+            self.with_handle(inode, None, |of| self.namei.source.open(of, flags))
+        })?;
         let attr = self.namei.source.stat_file(&file)?;
         self.opened(inode, file, &attr, flags)
     }

@@ -152,6 +152,9 @@ pub struct Stat {
     pub ttl: Duration,
 }
 
+/// Bytes that the names of an object's attributes take at most (limits.h).
+const XATTR_LIST_MAX: usize = 65536;
+
 /// A mirror of one source.
 pub struct Fs<S: Source> {
     namei: Namei<S>,
@@ -405,13 +408,34 @@ impl<S: Source> Fs<S> {
     ///
     /// # Errors
     /// ERANGE, ESTALE, and the source's.
-    pub fn listxattr(&self, nodeid: NodeId, buf: &mut [u8]) -> Result<usize> {
+    pub fn listxattr(&self, nodeid: NodeId, uid: u32, buf: &mut [u8]) -> Result<usize> {
         if Virt::owns(nodeid) {
             return Ok(0);
         }
-        self.with_handle(self.inode(nodeid)?, None, |of| {
-            self.namei.source.listxattr(of, buf)
-        })
+        let list = |buf: &mut [u8]| {
+            self.with_handle(self.inode(nodeid)?, None, |of| {
+                self.namei.source.listxattr(of, buf)
+            })
+        };
+        if uid == 0 {
+            return list(buf);
+        }
+        // Names of `trusted.` are shown to the privileged alone (xattr(7)), which the
+        // daemon may be where the caller is not.
+        let mut all = vec![0; XATTR_LIST_MAX];
+        let len = list(&mut all)?;
+        let names = all[..len].split_inclusive(|&b| b == 0);
+        let shown: Vec<u8> = names
+            .filter(|n| !n.starts_with(b"trusted."))
+            .flatten()
+            .copied()
+            .collect();
+        if !buf.is_empty() {
+            buf.get_mut(..shown.len())
+                .ok_or(Errno::RANGE)?
+                .copy_from_slice(&shown);
+        }
+        Ok(shown.len())
     }
 
     /// Everything cached is looked up anew from now on, in the kernel too.

@@ -131,10 +131,13 @@ impl<S: Source> Fs<S> {
     /// Reads entries from the source straight into the reply; whether it is full.
     fn stream(&self, inode: InodeId, cookie: u64, reply: &mut Reply<'_, '_, S>) -> Result<bool> {
         let node = self.namei.node(inode)?;
+        let source = &self.namei.source;
         let end = self
             .namei
-            .source
-            .list(&node, cookie, &mut |entry| reply.push(entry).is_continue())
+            .with_descriptors(|| {
+                let mut push = |entry: RawEntry<'_>| reply.push(entry).is_continue();
+                self.namei.source.list(&node, cookie, &mut push)
+            })
             .map_err(|e| self.namei.gone(inode, e))?;
         Ok(!end)
     }
@@ -173,13 +176,14 @@ impl<S: Source> Fs<S> {
         let mut listing = Listing::default();
         let complete = self
             .namei
-            .source
-            .list(&node, 0, &mut |entry| {
-                let fits = !stable || listing.bytes() < LISTING_LIMIT;
-                if fits {
-                    listing.push(entry);
-                }
-                fits
+            .with_descriptors(|| {
+                self.namei.source.list(&node, 0, &mut |entry| {
+                    let fits = !stable || listing.bytes() < LISTING_LIMIT;
+                    if fits {
+                        listing.push(entry);
+                    }
+                    fits
+                })
             })
             .map_err(|e| self.namei.gone(inode, e))?;
         if !stable {

@@ -737,7 +737,7 @@ where
             return reply.error(fuser::Errno::ENOSYS);
         }
         with_read_buffer(size as usize, |buf| {
-            reply!(reply, self.fs.listxattr(ino.0, buf), n => match size {
+            reply!(reply, self.fs.listxattr(ino.0, req.uid(), buf), n => match size {
                 0 => reply.size(n as u32),
                 _ => reply.data(&buf[..n]),
             });

@@ -19,6 +19,24 @@ impl<S: Source> Namei<S> {
     /// ESTALE if no cached name leads to this very object any more, and the
     /// source's.
     pub fn node(&self, inode: InodeId) -> Result<S::Node> {
+        self.with_descriptors(|| self.find_node(inode))
+    }
+
+    /// Calls `f`, and once more with all cached descriptors closed if there were too many.
+    ///
+    /// # Errors
+    /// Those of `f`.
+    pub fn with_descriptors<R>(&self, mut f: impl FnMut() -> Result<R>) -> Result<R> {
+        match f() {
+            Err(Errno::MFILE | Errno::NFILE) => {
+                self.nodes.clear();
+                f()
+            }
+            other => other,
+        }
+    }
+
+    fn find_node(&self, inode: InodeId) -> Result<S::Node> {
         if inode == self.dcache.inodes.root() {
             return Ok(self.source.root());
         }
@@ -154,10 +172,12 @@ impl<S: Source> Namei<S> {
             }
         });
         for (parent, filename) in &names {
-            let tried = self
-                .node(*parent)
-                .and_then(|dir| f(&dir, filename))
-                .map_err(gone_is_stale);
+            // A parent that cannot be reached says nothing about the name in it.
+            let dir = match self.node(*parent) {
+                Err(Errno::STALE) => continue,
+                other => other?,
+            };
+            let tried = f(&dir, filename).map_err(gone_is_stale);
             match tried {
                 Ok((attr, r)) if self.is_object(inode, &attr) => return Ok((attr, r)),
                 Ok(_) | Err(Errno::STALE) => {

@@ -610,7 +610,7 @@ impl Kernel {
                 Err(Errno::NODATA) => return Ok(Some(false)),
                 Err(error) => return Err(error),
             }
-            assert_eq!(kernel.fs.listxattr(known.nodeid, &mut buf)?, 7);
+            assert_eq!(kernel.fs.listxattr(known.nodeid, 0, &mut buf)?, 7);
             Ok(Some(true))
         })
     }
