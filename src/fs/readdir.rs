@@ -131,7 +131,6 @@ impl<S: Source> Fs<S> {
     /// Reads entries from the source straight into the reply; whether it is full.
     fn stream(&self, inode: InodeId, cookie: u64, reply: &mut Reply<'_, '_, S>) -> Result<bool> {
         let node = self.namei.node(inode)?;
-        let source = &self.namei.source;
         let end = self
             .namei
             .with_descriptors(|| {
