@@ -315,8 +315,9 @@ fn a_storm_of_changes_leaves_nothing_stale() {
     let mounted = Setup::mode("watch")
         .arg("--ttl=1h")
         .arg("--attr-ttl=1s")
+        .lifetime(Duration::from_secs(900))
         .mount();
-    storm(&mounted, 50_000);
+    storm(&mounted, 20_000);
     let took = settles(&mounted, BOUND);
     println!("settled in {took:?}");
     run(command(["rsync", "-naHAXi", "--delete"])
