@@ -297,7 +297,7 @@ fn storm(mounted: &Mounted, changes: u32) {
                 }
             });
         }
-        until(Duration::from_secs(120), || {
+        until(Duration::from_secs(600), || {
             (!busy(&mut changers)).then_some(())
         })
         .expect("they end");

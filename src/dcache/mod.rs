@@ -324,7 +324,7 @@ impl Dcache {
             name: self.alloc_name(bytes)?,
             parent,
             inode,
-            epoch: epoch,
+            epoch,
             referenced: AtomicBool::new(true),
             dead: false,
         };
