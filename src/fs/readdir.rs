@@ -131,14 +131,30 @@ impl<S: Source> Fs<S> {
     /// Reads entries from the source straight into the reply; whether it is full.
     fn stream(&self, inode: InodeId, cookie: u64, reply: &mut Reply<'_, '_, S>) -> Result<bool> {
         let node = self.namei.node(inode)?;
-        let end = self
-            .namei
-            .with_descriptors(|| {
-                let mut push = |entry: RawEntry<'_>| reply.push(entry).is_continue();
-                self.namei.source.list(&node, cookie, &mut push)
-            })
-            .map_err(|e| self.namei.gone(inode, e))?;
+        let mut push = |entry: RawEntry<'_>| reply.push(entry).is_continue();
+        let end = self.list_source(inode, &node, cookie, &mut push)?;
         Ok(!end)
+    }
+
+    /// Lists the source; once more where descriptors had run out before the first entry,
+    /// for what was handed on cannot be taken back.
+    fn list_source(
+        &self,
+        inode: InodeId,
+        node: &S::Node,
+        cookie: u64,
+        sink: &mut dyn FnMut(RawEntry<'_>) -> bool,
+    ) -> Result<bool> {
+        let mut begun = false;
+        self.namei
+            .with_descriptors(|| match begun {
+                true => Err(Errno::MFILE),
+                false => self.namei.source.list(node, cookie, &mut |entry| {
+                    begun = true;
+                    sink(entry)
+                }),
+            })
+            .map_err(|e| self.namei.gone(inode, e))
     }
 
     /// The listing, if it is cached and to be believed.
@@ -173,18 +189,13 @@ impl<S: Source> Fs<S> {
             false => None,
         };
         let mut listing = Listing::default();
-        let complete = self
-            .namei
-            .with_descriptors(|| {
-                self.namei.source.list(&node, 0, &mut |entry| {
-                    let fits = !stable || listing.bytes() < LISTING_LIMIT;
-                    if fits {
-                        listing.push(entry);
-                    }
-                    fits
-                })
-            })
-            .map_err(|e| self.namei.gone(inode, e))?;
+        let complete = self.list_source(inode, &node, 0, &mut |entry| {
+            let fits = !stable || listing.bytes() < LISTING_LIMIT;
+            if fits {
+                listing.push(entry);
+            }
+            fits
+        })?;
         if !stable {
             listing = in_hash_order(&listing);
         }
@@ -300,7 +311,8 @@ impl<S: Source> Reply<'_, '_, S> {
         let found = QStr::new(raw.name).and_then(|q| self.fs.namei.lookup_one(self.inode, q));
         match found {
             Ok(found @ Found::Positive { .. }) => self.fs.reply_with(found).map(Some),
-            Ok(Found::Negative { .. }) => Ok(None),
+            // ESTALE: it went between two looks at it.
+            Ok(Found::Negative { .. }) | Err(Errno::STALE) => Ok(None),
             // A name that cannot be looked at stays listed: whoever uses it asks again
             // and is told the reason.
             Err(_) => self.fs.placeholder(self.index, raw).map(Some),
@@ -316,6 +328,10 @@ impl<S: Source> Fs<S> {
         use std::time::Duration;
         let inodes = &self.namei.dcache.inodes;
         let (dev, mnt) = inodes.devices.get(index).ids();
+        // Where the listing does not tell the kind, it is not to be taken for another
+        // than the object has that is known by that number.
+        let known = inodes.find(inodes.devices.d_ino(index, raw.ino));
+        let known = known.and_then(|id| inodes.with(id, |i| i.kind()));
         let attr = Attr {
             id: SourceId {
                 dev,
@@ -323,7 +339,7 @@ impl<S: Source> Fs<S> {
                 ino: raw.ino,
                 btime: None,
             },
-            kind: raw.kind.unwrap_or(Kind::Regular),
+            kind: raw.kind.or(known).unwrap_or(Kind::Regular),
             perm: 0,
             nlink: 1,
             uid: 0,

@@ -358,12 +358,21 @@ impl<S: Source> Fs<S> {
         let inode = self.inode(nodeid)?;
         let source = &self.namei.source;
         let (attr, moment) = self.with_handle(inode, file, |of| {
+            if let (Handle::Node(node), Ok(dir)) = (of, self.namei.dir(inode)) {
+                // Its attributes are told of by its own watch.
+                self.namei.ensure_watch(inode, &dir, node);
+            }
             let done = source.setattr(of, change, caller);
             // Even if it failed one of several changes may have been made.
             self.namei.changed(inode);
             done?;
             let moment = self.namei.attr_moment(inode);
-            Ok((source.stat_of(of)?, moment))
+            let attr = source.stat_of(of)?;
+            if let Handle::Node(_) = of {
+                // It lost its name meanwhile: the name's new object is meant.
+                self.namei.still_named(inode, &attr)?;
+            }
+            Ok((attr, moment))
         })?;
         let left = self.namei.took_attr_since(inode, &attr, moment);
         Ok(self.stat_of(nodeid, inode, attr, left))

@@ -302,14 +302,15 @@ impl<S: Source> Namei<S> {
         if dir.is_watched() || self.is_remote(inode) {
             return;
         }
-        if let Err(e) = watches.watch(inode, dir, node)
-            && watches.refuse()
-        {
-            tracing::warn!(
+        match watches.watch(inode, dir, node) {
+            // Attributes that were read before are told of by nobody.
+            Ok(()) => self.changed(inode),
+            Err(e) if watches.refuse() => tracing::warn!(
                 error = %e,
                 "not every directory can be watched; the others are believed for the ttl \
                  (fs.inotify.max_user_watches, --max-watches)"
-            );
+            ),
+            Err(_) => {}
         }
     }
 
@@ -460,9 +461,7 @@ impl<S: Source> Namei<S> {
         self.ensure_watch(inode.id(), &dir, &node);
         let asked = self.clock.asked();
         let attr = self.source.stat(&node)?;
-        if attr.nlink == 0 {
-            return Err(self.gone(inode.id(), Errno::NOENT));
-        }
+        self.still_named(inode.id(), &attr)?;
         self.dcache
             .inodes
             .with_mut(inode.id(), |i| i.set_attr(&attr, asked.at));
@@ -487,9 +486,7 @@ impl<S: Source> Namei<S> {
             return Ok((self.policy.coherence != Coherence::Strict, moment));
         }
         let attr = self.source.stat(node)?;
-        if attr.nlink == 0 && parent != self.dcache.inodes.root() {
-            return Err(self.gone(parent, Errno::NOENT));
-        }
+        self.still_named(parent, &attr)?;
         let remote = self.is_remote(parent);
         let stamp = Stamp {
             mtime: attr.mtime,

@@ -240,7 +240,7 @@ impl<S: Source> Namei<S> {
             .dcache
             .inodes
             .with(inode, |i| (i.attr(devices), i.kind()));
-        let moment = self.attr_moment(inode);
+        let mut moment = self.attr_moment(inode);
         let (attr, kind) = cached.ok_or(Errno::STALE)?;
         if let Some((attr, at)) = attr {
             let left = self.attr_left(inode, &attr, None, at, self.clock.now());
@@ -251,10 +251,9 @@ impl<S: Source> Namei<S> {
         let attr = if kind == Kind::Directory {
             let node = self.node(inode)?;
             self.ensure_watch(inode, &self.dir(inode)?, &node);
+            moment = self.attr_moment(inode);
             let attr = self.source.stat(&node)?;
-            if attr.nlink == 0 && inode != self.dcache.inodes.root() {
-                return Err(self.gone(inode, Errno::NOENT));
-            }
+            self.still_named(inode, &attr)?;
             attr
         } else {
             self.by_any_name(inode, |dir, name| {
@@ -313,6 +312,18 @@ impl<S: Source> Namei<S> {
         self.nodes.remove(self.key(inode));
         self.forget_names(inode);
         Errno::STALE
+    }
+
+    /// Attributes that were read through a descriptor are of an object that still has a
+    /// name; else nothing leads to it any more.
+    ///
+    /// # Errors
+    /// ESTALE.
+    pub fn still_named(&self, inode: InodeId, attr: &Attr) -> Result<()> {
+        match attr.nlink {
+            0 if inode != self.dcache.inodes.root() => Err(self.gone(inode, Errno::NOENT)),
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn key(&self, inode: InodeId) -> (u64, u32) {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use crate::clock::Millis;
 use crate::source::fake::{FakeSource, Node};
-use crate::source::{Attr, Kind, SourceId, Time};
+use crate::source::{Attr, Kind, SourceId};
 
 /// Path to attributes; the mirrored root is the empty path, what lies beside it begins with `../`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -138,15 +138,16 @@ impl Truth {
     }
 
     /// Whether attributes are the same, where all changes are told. inotify tells nobody
-    /// that a file was linked to from a directory that is not watched: its link count and
-    /// ctime are then seen when something else makes us look.
+    /// that a file was linked to from a directory that is not watched: until something
+    /// else makes us look, it is believed to have one name, and what is changed by way
+    /// of the other is not told of either.
     pub(super) fn same_as_told(&self, held: &Attr, seen: &Attr) -> bool {
-        let untold = |attr: &Attr| Attr {
-            nlink: 0,
-            ctime: Time::default(),
-            ..*attr
-        };
-        held == seen || self.linked.contains(&seen.id) && untold(held) == untold(seen)
+        held == seen || held.id == seen.id && seen.nlink == 1 && self.was_linked(seen)
+    }
+
+    /// Whether a file had several names at some time.
+    pub(super) fn was_linked(&self, seen: &Attr) -> bool {
+        self.linked.contains(&seen.id)
     }
 
     pub(super) fn now(&self) -> &Tree {

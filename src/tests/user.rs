@@ -47,11 +47,27 @@ impl Kernel {
 
     /// A reply named an object.
     pub(super) fn hold_entry(&mut self, dir: Known, name: &[u8], entry: &Entry) {
+        self.make_bad(entry);
         let known = Some(self.known(entry));
         let until = self.until(entry.name_ttl);
         let key = (dir.nodeid, name.to_vec());
         self.cache.names.insert(key, Held { known, until });
         self.hold_attr(entry.nodeid, entry.attr, entry.attr_ttl);
+    }
+
+    /// A reply with the number of an object that the kernel knows, but of another
+    /// generation: the old inode is bad, and a name that leads to it is looked up anew
+    /// (`fuse_iget`, `fuse_dentry_revalidate`).
+    fn make_bad(&mut self, entry: &Entry) {
+        let bad = |known: Known| known.nodeid == entry.nodeid && known.id != entry.attr.id;
+        let before = self.cache.names.len();
+        self.cache
+            .names
+            .retain(|_, held| !held.known.is_some_and(bad));
+        if self.cache.names.len() != before {
+            self.cache.names.retain(|(dir, _), _| *dir != entry.nodeid);
+            self.let_go_of(entry.nodeid);
+        }
     }
 
     /// A reply said that a name is absent.
@@ -150,38 +166,46 @@ impl Kernel {
         })
     }
 
-    /// readdir(3), with what the names are; `None` if there is no directory.
+    /// readdir(3), with what the names are; `None` if there is no directory. Once more
+    /// from the path on where the directory was replaced after it had been found.
     pub(super) fn user_list(
         &mut self,
         path: &[u8],
         plus: bool,
     ) -> Result<Option<BTreeMap<Vec<u8>, Kind>>> {
-        let found = self.user_walk(path)?;
-        let Some(dir) = found.filter(|dir| dir.kind == Kind::Directory) else {
-            return Ok(None);
-        };
+        self.twice(|kernel, anew| {
+            let found = kernel.see_path(path, anew)?;
+            match found.filter(|dir| dir.kind == Kind::Directory) {
+                Some(dir) => kernel.see_list(dir, plus).map(Some),
+                None => Ok(None),
+            }
+        })
+    }
+
+    fn see_list(&mut self, dir: Known, plus: bool) -> Result<BTreeMap<Vec<u8>, Kind>> {
         // In strict mode directories are opened, and then nothing of them is kept.
-        if self.fs.options().coherence == Coherence::Strict {
-            let listed = self.list(dir, 64, plus)?;
-            let kinds = listed.into_iter().map(|(name, (kind, _))| (name, kind));
-            return Ok(Some(kinds.collect()));
-        }
-        let mtime = self.see_attr(dir)?.mtime;
-        let held = self.cache.listings.get(&dir.nodeid);
-        if let Some(listing) = held.filter(|listing| listing.mtime == mtime) {
-            return Ok(Some(listing.names.clone()));
+        let kept = self.fs.options().coherence != Coherence::Strict;
+        let mtime = match kept {
+            true => Some(self.see_attr(dir)?.mtime),
+            false => None,
+        };
+        if let (Some(mtime), Some(held)) = (mtime, self.cache.listings.get(&dir.nodeid))
+            && held.mtime == mtime
+        {
+            return Ok(held.names.clone());
         }
         let listed = self.list(dir, 64, plus)?;
         let names: BTreeMap<Vec<u8>, Kind> = listed
             .into_iter()
             .map(|(name, (kind, _))| (name, kind))
             .collect();
-        let listing = Listing {
-            names: names.clone(),
-            mtime,
-        };
-        self.cache.listings.insert(dir.nodeid, listing);
-        Ok(Some(names))
+        if let Some(mtime) = mtime {
+            let names = names.clone();
+            self.cache
+                .listings
+                .insert(dir.nodeid, Listing { names, mtime });
+        }
+        Ok(names)
     }
 
     /// FUSE_NOTIFY_INVAL_ENTRY.
