@@ -65,5 +65,12 @@ pub fn init(config: &Config) -> Outcome {
             .with_writer(io::stderr)
             .try_init(),
     };
-    done.map_err(|e| failed(format!("cannot start the log: {e}")))
+    done.map_err(|e| failed(format!("cannot start the log: {e}")))?;
+    // A daemon has no standard error: what ends it must be found in its log.
+    let default = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tracing::error!("{panic}; the mount is dead, `nameifs umount` clears it");
+        default(panic);
+    }));
+    Ok(())
 }

@@ -529,7 +529,23 @@ impl Inodes {
         self.table.write(id).map(|mut inode| f(&mut inode))
     }
 
-    /// Pins an inode that something else pins already.
+    /// The inode of a nodeid, pinned: a reference of the kernel's does not keep an
+    /// inode whose number is given to another object meanwhile.
+    pub fn get(&self, nodeid: NodeId) -> Option<InodeRef<'_>> {
+        let found = self.nodes.get(&nodeid)?;
+        self.pin(*found)
+    }
+
+    /// Pins the inode `id` if `dir` is still its directory state.
+    pub fn get_dir(&self, id: InodeId, dir: &Arc<Dir>) -> Option<InodeRef<'_>> {
+        let nodeid = self.with(id, |i| i.nodeid)?;
+        let found = self.nodes.get(&nodeid).filter(|found| **found == id)?;
+        let same = self.with(*found, |i| i.dir().is_some_and(|d| Arc::ptr_eq(d, dir)));
+        (same == Some(true)).then(|| self.pin(*found)).flatten()
+    }
+
+    /// Pins an inode that something else keeps meanwhile: a pin, or the guard of its
+    /// nodeid's shard (I3).
     pub fn pin(&self, id: InodeId) -> Option<InodeRef<'_>> {
         self.with_mut(id, |inode| inode.pins += 1)?;
         Some(InodeRef { inodes: self, id })
@@ -549,8 +565,8 @@ impl Inodes {
         let Some(mut inode) = self.table.write(id) else {
             return;
         };
-        debug_assert!(inode.pins > 0, "I4: pins balance");
-        inode.pins = inode.pins.saturating_sub(1);
+        assert!(inode.pins > 0, "I1: pins balance");
+        inode.pins -= 1;
         let (nodeid, hashed) = (inode.nodeid, inode.hashed);
         let unused = inode.pins == 0 && inode.nlookup == 0;
         drop(inode);

@@ -220,13 +220,14 @@ impl Dcache {
         }
     }
 
-    /// d_add: caches what the source said of `name` at `moment`.
+    /// d_add: caches what the source said of `name` at `moment`. Preconditions: the
+    /// caller pins `parent`.
     pub fn add(
         &self,
         parent: InodeId,
         guard: &mut DirGuard<'_>,
         name: QStr<'_>,
-        inode: Option<InodeId>,
+        inode: Option<&InodeRef<'_>>,
         moment: Moment,
     ) -> Added {
         if !guard.unchanged_since(moment) {
@@ -249,7 +250,8 @@ impl Dcache {
     }
 
     /// d_instantiate and d_delete: what `name` is from now on, by a change that this
-    /// mount made or was told of. Fills under way become void.
+    /// mount made or was told of. Fills under way become void. Preconditions: the caller
+    /// pins `parent`.
     ///
     /// # Errors
     /// ENOMEM: the name is then not cached.
@@ -258,7 +260,7 @@ impl Dcache {
         parent: InodeId,
         guard: &mut DirGuard<'_>,
         name: QStr<'_>,
-        inode: Option<InodeId>,
+        inode: Option<&InodeRef<'_>>,
     ) -> Result<()> {
         guard.change();
         match self.instantiate(parent, guard, name, inode) {
@@ -276,7 +278,7 @@ impl Dcache {
         parent: InodeId,
         guard: &DirGuard<'_>,
         name: QStr<'_>,
-        inode: Option<InodeId>,
+        inode: Option<&InodeRef<'_>>,
     ) -> Result<bool> {
         self.instantiate_at(parent, guard.epoch(), name, inode)
     }
@@ -296,8 +298,9 @@ impl Dcache {
         parent: InodeId,
         epoch: u32,
         name: QStr<'_>,
-        inode: Option<InodeId>,
+        inode: Option<&InodeRef<'_>>,
     ) -> Result<bool> {
+        let inode = inode.map(InodeRef::id);
         let bytes = name.as_bytes();
         let key = self.key(parent, bytes);
         if let Some(id) = self.find(parent, bytes) {
@@ -320,6 +323,7 @@ impl Dcache {
             // uncached, which costs speed and nothing else.
             return Err(Errno::NOMEM);
         }
+        let parent_pin = self.inodes.pin(parent).ok_or(Errno::STALE)?;
         let dentry = Dentry {
             name: self.alloc_name(bytes)?,
             parent,
@@ -332,23 +336,21 @@ impl Dcache {
             Ok(id) => id,
             Err(_) => return Err(Errno::NOMEM),
         };
-        if let Some(pin) = self.inodes.pin(parent) {
-            pin.into_pin();
-        }
+        parent_pin.into_pin();
         self.attach(id, inode);
         self.hash.insert(key, id);
         Ok(false)
     }
 
-    /// Makes dentry `id` a name of `inode`, or counts it as negative.
+    /// Makes dentry `id` a name of `inode`, or counts it as negative. Preconditions: the
+    /// caller pins `inode`.
     fn attach(&self, id: DentryId, inode: Option<InodeId>) {
         let Some(inode) = inode else {
             self.counters.negative.fetch_add(1, Ordering::Relaxed);
             return;
         };
-        if let Some(pin) = self.inodes.pin(inode) {
-            pin.into_pin();
-        }
+        let pin = self.inodes.pin(inode).expect("I3: pinned inodes live");
+        pin.into_pin();
         let mut links = self.links.lock();
         let taken = self.inodes.with_mut(inode, |i| match i.alias {
             None => {
@@ -515,9 +517,13 @@ impl Dcache {
     }
 
     /// The inode of a cached name, doubtful or not.
-    pub fn peek(&self, parent: InodeId, name: QStr<'_>) -> Option<InodeId> {
-        let id = self.find(parent, name.as_bytes())?;
-        self.dentries.read(id).and_then(|dentry| dentry.inode)
+    pub fn peek(&self, parent: InodeId, name: QStr<'_>) -> Option<InodeRef<'_>> {
+        let name = name.as_bytes();
+        let id = self.find(parent, name)?;
+        let dentry = self.dentries.read(id)?;
+        let same = dentry.parent == parent && self.name_is(&dentry.name, name);
+        // The dentry's own pin holds the inode while its slab is locked.
+        same.then_some(dentry.inode?).and_then(|inode| self.inodes.pin(inode))
     }
 
     fn alloc_name(&self, name: &[u8]) -> Result<DName> {

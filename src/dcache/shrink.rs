@@ -12,6 +12,7 @@
 //! It does not ask the kernel to forget; `fs` does.
 
 use super::{DNAME_256, Dcache, DentryId, InodeId, QStr};
+use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 
 /// A name below a directory and what it is.
@@ -119,7 +120,10 @@ impl Dcache {
             let Some(mut dentry) = self.dentries.write(id) else {
                 return false;
             };
-            if dentry.parent != parent || dentry.dead {
+            // The directory is held by the dentry; it may be another with the same id.
+            let locked = |i: &super::Inode| i.dir().is_some_and(|d| Arc::ptr_eq(d, &dir));
+            let same = dentry.parent == parent && self.inodes.with(parent, locked) == Some(true);
+            if !same || dentry.dead {
                 return false;
             }
             if sweep == Sweep::Doubtful && dentry.epoch == dir.epoch() {

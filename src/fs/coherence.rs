@@ -4,8 +4,10 @@
 //! the kernel second, so that whoever is told and looks at once sees the change.
 //! It holds at most a directory's lock, and none when it leaves a notice.
 
+use smallvec::SmallVec;
+
 use super::{Coherence, Fs};
-use crate::dcache::{Dir, InodeId, NodeId};
+use crate::dcache::{Dir, InodeId, InodeRef, NodeId};
 use crate::name::QStr;
 use crate::namei::{Own, Watches};
 use crate::notice::Notice;
@@ -13,6 +15,9 @@ use crate::source::Source;
 use crate::source::watch::{Change, Event, WatchId};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
+
+/// Directories that a watch is on; mostly one.
+type Watched<'a> = SmallVec<[(InodeRef<'a>, Arc<Dir>); 1]>;
 
 /// A name that was moved away, until it is seen where to.
 struct Moved {
@@ -44,6 +49,15 @@ impl<S: Source> Fs<S> {
         if let Some(watches) = self.namei.watches() {
             watches.watcher().close();
         }
+    }
+
+    /// The directories, pinned, that a watch is on: without it one might be freed while
+    /// its event is followed, and another take its place.
+    fn pinned(&self, dirs: SmallVec<[(InodeId, Arc<Dir>); 1]>) -> Watched<'_> {
+        let inodes = &self.namei.dcache.inodes;
+        dirs.into_iter()
+            .filter_map(|(id, dir)| Some((inodes.get_dir(id, &dir)?, dir)))
+            .collect()
     }
 
     /// No events come any more: directories are believed for the ttl from now on.
@@ -95,15 +109,15 @@ impl<S: Source> Fs<S> {
                     Change::Contents => self.follow_attr(watches, watch, &name, true),
                 },
                 Event::Itself { watch } => {
-                    for (inode, _) in watches.dirs(watch) {
-                        self.namei.changed(inode);
-                        self.tell_attr(inode, inode, false);
+                    for (inode, _) in self.pinned(watches.dirs(watch)) {
+                        self.namei.changed(inode.id());
+                        self.tell_attr(inode.id(), inode.id(), false);
                     }
                 }
                 Event::Ended { watch } => {
-                    for (inode, dir) in watches.ended(watch) {
+                    for (inode, dir) in self.pinned(watches.ended(watch)) {
                         dir.unwatch();
-                        self.forget_below(inode);
+                        self.forget_below(inode.id());
                     }
                 }
                 Event::Overflow => {
@@ -121,7 +135,8 @@ impl<S: Source> Fs<S> {
     /// `name` below a watched directory is not what it was.
     fn follow_name(&self, watches: &Watches<S::Node>, watch: WatchId, name: &[u8], how: Own) {
         let Ok(q) = QStr::new(name) else { return };
-        for (inode, dir) in watches.dirs(watch) {
+        for (pinned, dir) in self.pinned(watches.dirs(watch)) {
+            let inode = pinned.id();
             if watches.take(inode, how, name) {
                 continue;
             }
@@ -141,7 +156,7 @@ impl<S: Source> Fs<S> {
             let Some(parent) = self.nodeid(inode) else {
                 continue;
             };
-            match child.and_then(|child| self.nodeid(child)) {
+            match child.as_ref().and_then(|child| self.nodeid(child.id())) {
                 Some(nodeid) if how == Own::Deleted => {
                     let name = name.into();
                     self.notices().push(Notice::Removed {
@@ -158,8 +173,8 @@ impl<S: Source> Fs<S> {
             self.notices().push(Notice::Inode { nodeid: parent });
             if let Some(child) = child {
                 // Links and ctime are others; it may have other names.
-                self.namei.changed(child);
-                self.tell_attr(inode, child, false);
+                self.namei.changed(child.id());
+                self.tell_attr(inode, child.id(), false);
             }
         }
     }
@@ -172,34 +187,36 @@ impl<S: Source> Fs<S> {
         to_watch: WatchId,
         to_name: &[u8],
     ) {
-        let (olds, news) = (watches.dirs(from.watch), watches.dirs(to_watch));
+        let olds = self.pinned(watches.dirs(from.watch));
+        let news = self.pinned(watches.dirs(to_watch));
         let pair = (&olds[..], &news[..]);
         let ([(old_dir, _)], [(new_dir, _)]) = pair else {
             // A directory that shows in several places: each is looked up anew.
             self.follow_name(watches, from.watch, &from.name, Own::MovedFrom);
             return self.follow_name(watches, to_watch, to_name, Own::MovedTo);
         };
-        let own_from = watches.take(*old_dir, Own::MovedFrom, &from.name);
-        let own_to = watches.take(*new_dir, Own::MovedTo, to_name);
+        let (old_dir, new_dir) = (old_dir.id(), new_dir.id());
+        let own_from = watches.take(old_dir, Own::MovedFrom, &from.name);
+        let own_to = watches.take(new_dir, Own::MovedTo, to_name);
         if own_from && own_to {
             return;
         }
         let (Ok(old), Ok(new)) = (QStr::new(&from.name), QStr::new(to_name)) else {
             return;
         };
-        let moved = self.namei.dcache.peek(*old_dir, old);
-        let replaced = self.namei.dcache.peek(*new_dir, new);
-        self.namei.forget(*old_dir, old);
-        self.namei.forget(*new_dir, new);
-        if let Some(moved) = moved {
+        let moved = self.namei.dcache.peek(old_dir, old);
+        let replaced = self.namei.dcache.peek(new_dir, new);
+        self.namei.forget(old_dir, old);
+        self.namei.forget(new_dir, new);
+        if let Some(moved) = &moved {
             // Without a name the object could not be reached until it is looked up. The
             // event alone does not tell which it has by now: it may be half an exchange.
-            self.namei.find_again(moved, *new_dir, new);
+            self.namei.find_again(moved, new_dir, new);
         }
-        for dir in [*old_dir, *new_dir] {
+        for dir in [old_dir, new_dir] {
             self.namei.changed(dir);
         }
-        for (dir, name) in [(*old_dir, &from.name[..]), (*new_dir, to_name)] {
+        for (dir, name) in [(old_dir, &from.name[..]), (new_dir, to_name)] {
             let Some(parent) = self.nodeid(dir) else {
                 continue;
             };
@@ -210,21 +227,23 @@ impl<S: Source> Fs<S> {
             self.notices().push(Notice::Inode { nodeid: parent });
         }
         for inode in [moved, replaced].into_iter().flatten() {
-            self.namei.changed(inode);
-            self.tell_attr(*new_dir, inode, false);
+            self.namei.changed(inode.id());
+            self.tell_attr(new_dir, inode.id(), false);
         }
     }
 
     /// Attributes or contents of `name` below a watched directory changed.
     fn follow_attr(&self, watches: &Watches<S::Node>, watch: WatchId, name: &[u8], data: bool) {
         let Ok(q) = QStr::new(name) else { return };
-        for (inode, dir) in watches.dirs(watch) {
+        for (pinned, dir) in self.pinned(watches.dirs(watch)) {
+            let inode = pinned.id();
             let child = {
                 let mut guard = dir.lock();
                 guard.change_attr();
                 self.namei.dcache.peek(inode, q)
             };
-            let Some(child) = child else { continue };
+            let Some(child_pin) = child else { continue };
+            let child = child_pin.id();
             self.namei.changed(child);
             // Of what is open for writing the kernel believes no attribute, and its
             // data goes past both caches; to take them back at each write of our own

@@ -211,7 +211,8 @@ impl<S: Source> Fs<S> {
         if Access::of(flags) != Access::Read || flags & libc::O_TRUNC as u32 != 0 {
             self.writable()?;
         }
-        let inode = self.inode(nodeid)?;
+        let pinned = self.inode(nodeid)?;
+        let inode = pinned.id();
         let file = self.namei.with_descriptors(|| {
             self.with_handle(inode, None, |of| self.namei.source.open(of, flags))
         })?;

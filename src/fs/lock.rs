@@ -183,7 +183,8 @@ impl<S: Source> Fs<S> {
         owner: LockOwner,
         range: LockRange,
     ) -> core::result::Result<(), Refused<S::File>> {
-        let inode = self.inode(nodeid).map_err(|e| (e, None))?;
+        let pinned = self.inode(nodeid).map_err(|e| (e, None))?;
+        let inode = pinned.id();
         if range.kind == LockKind::Unlock {
             let held = self
                 .locks
@@ -281,7 +282,8 @@ impl<S: Source> Fs<S> {
         owner: LockOwner,
         range: LockRange,
     ) -> Result<Option<Conflict>> {
-        let inode = self.inode(nodeid)?;
+        let pinned = self.inode(nodeid)?;
+        let inode = pinned.id();
         let had = self.locks.owned.lock().contains_key(&(inode, owner.id));
         let file = self.lock_file(inode, id, owner)?;
         let found = self.namei.source.find_lock(&file, range);

@@ -26,7 +26,7 @@ pub use stats::{Op, Requests};
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::dcache::{InodeId, NodeId, ROOT};
+use crate::dcache::{InodeId, InodeRef, NodeId, ROOT};
 use crate::error::{Errno, Result};
 use crate::name::{LastType, QStr, next_component, skip_slashes};
 pub use crate::namei::Coherence;
@@ -231,8 +231,8 @@ impl<S: Source> Fs<S> {
     }
 
     /// The inode that a request is addressed to.
-    fn inode(&self, nodeid: NodeId) -> Result<InodeId> {
-        self.namei.dcache.inodes.find(nodeid).ok_or(Errno::STALE)
+    fn inode(&self, nodeid: NodeId) -> Result<InodeRef<'_>> {
+        self.namei.dcache.inodes.get(nodeid).ok_or(Errno::STALE)
     }
 
     /// Calls `f` with what stands for an inode on the source: the open file, if given;
@@ -297,7 +297,7 @@ impl<S: Source> Fs<S> {
             return Ok(found);
         }
         let inode = self.inode(parent)?;
-        match self.namei.lookup_one(inode, QStr::new(name)?)? {
+        match self.namei.lookup_one(inode.id(), QStr::new(name)?)? {
             Found::Negative { left } => Ok(Lookup::Negative(left)),
             found @ Found::Positive { .. } => Ok(Lookup::Entry(self.reply_with(found)?)),
         }
@@ -346,7 +346,8 @@ impl<S: Source> Fs<S> {
         if let Some(stat) = self.virt.getattr(nodeid) {
             return Ok(stat);
         }
-        let inode = self.inode(nodeid)?;
+        let pinned = self.inode(nodeid)?;
+        let inode = pinned.id();
         let by_name = match file {
             Some(id) if self.files.is_file(id) => Err(Errno::STALE),
             _ => self.namei.getattr(inode),
@@ -373,7 +374,7 @@ impl<S: Source> Fs<S> {
     /// # Errors
     /// EINVAL if it is no symlink, ESTALE, and the source's.
     pub fn readlink(&self, nodeid: NodeId) -> Result<Vec<u8>> {
-        self.namei.readlink(self.inode(nodeid)?)
+        self.namei.readlink(self.inode(nodeid)?.id())
     }
 
     /// STATFS, of the filesystem that holds the node.
@@ -381,7 +382,8 @@ impl<S: Source> Fs<S> {
     /// # Errors
     /// ESTALE, and the source's.
     pub fn statfs(&self, nodeid: NodeId) -> Result<StatFs> {
-        let node = match self.inode(nodeid).and_then(|inode| self.namei.node(inode)) {
+        let node = self.inode(nodeid);
+        let node = match node.and_then(|inode| self.namei.node(inode.id())) {
             Ok(node) => node,
             // Of a file without a name: its filesystem is most likely the root's.
             Err(_) => self.namei.source.root(),
@@ -398,7 +400,7 @@ impl<S: Source> Fs<S> {
             return Err(Errno::NODATA);
         }
         let filename = self.namei.names.getname_from(name)?;
-        self.with_handle(self.inode(nodeid)?, None, |of| {
+        self.with_handle(self.inode(nodeid)?.id(), None, |of| {
             self.namei.source.getxattr(of, filename.as_cstr(), buf)
         })
     }
@@ -413,7 +415,7 @@ impl<S: Source> Fs<S> {
             return Ok(0);
         }
         let list = |buf: &mut [u8]| {
-            self.with_handle(self.inode(nodeid)?, None, |of| {
+            self.with_handle(self.inode(nodeid)?.id(), None, |of| {
                 self.namei.source.listxattr(of, buf)
             })
         };
@@ -471,7 +473,7 @@ impl<S: Source> Fs<S> {
                 self.namei.forget(parent, name);
             }
             match known {
-                Some(inode) => at = inode,
+                Some(inode) => at = inode.id(),
                 None => return Ok(()),
             }
         }

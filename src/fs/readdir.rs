@@ -58,7 +58,8 @@ impl<S: Source> Fs<S> {
         if self.virt.readdir(nodeid, cookie, sink) {
             return Ok(());
         }
-        let inode = self.inode(nodeid)?;
+        let pinned = self.inode(nodeid)?;
+        let inode = pinned.id();
         let dir = self.namei.dir(inode)?;
         let index = self
             .namei

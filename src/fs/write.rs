@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Coherence, Entry, FileId, Fs, Opened, Stat};
 use crate::clock::Asked;
-use crate::dcache::{Dir, InodeId, Moment, NodeId};
+use crate::dcache::{Dir, InodeId, InodeRef, Moment, NodeId};
 use crate::error::{Errno, Result};
 use crate::name::{Filename, QStr};
 use crate::namei::{Found, Own};
@@ -13,7 +13,9 @@ use crate::notice::Notice;
 use crate::source::{Attr, Caller, Handle, Kind, SetAttr, Source, WriteHow};
 
 /// Where a name is to be changed: everything a change needs of it.
-struct Place<N> {
+struct Place<'a, N> {
+    /// Keeps the directory.
+    _pin: InodeRef<'a>,
     parent: InodeId,
     node: N,
     name: Filename,
@@ -21,16 +23,18 @@ struct Place<N> {
 
 impl<S: Source> Fs<S> {
     /// The place of `name` below `parent`, if it may be changed at all.
-    fn place(&self, parent: NodeId, name: &[u8]) -> Result<Place<S::Node>> {
+    fn place(&self, parent: NodeId, name: &[u8]) -> Result<Place<'_, S::Node>> {
         self.writable()?;
         QStr::new(name)?;
         if self.virt.lookup(parent, name).is_some() {
             // The virtual files are nobody's to change.
             return Err(Errno::PERM);
         }
-        let parent = self.inode(parent)?;
+        let pin = self.inode(parent)?;
+        let parent = pin.id();
         let node = self.namei.dir_node(parent)?;
         Ok(Place {
+            _pin: pin,
             parent,
             node,
             name: self.namei.names.getname_from(name)?,
@@ -38,7 +42,7 @@ impl<S: Source> Fs<S> {
     }
 
     /// A change at a place failed: what is cached of it is looked up anew.
-    fn failed(&self, place: &Place<S::Node>, e: Errno) -> Errno {
+    fn failed(&self, place: &Place<'_, S::Node>, e: Errno) -> Errno {
         if let Ok(name) = QStr::new(place.name.as_bytes()) {
             self.namei.doubt_name(place.parent, name);
         }
@@ -47,7 +51,7 @@ impl<S: Source> Fs<S> {
 
     /// A change was made at a place, and then its outcome could not be read: the kernel,
     /// which is told of an error, has to look anew as well.
-    fn unsure(&self, place: &Place<S::Node>, e: Errno) -> Errno {
+    fn unsure(&self, place: &Place<'_, S::Node>, e: Errno) -> Errno {
         if let Some(parent) = self.nodeid(place.parent) {
             let name = place.name.as_bytes().into();
             self.notices().push(Notice::Entry { parent, name });
@@ -57,7 +61,7 @@ impl<S: Source> Fs<S> {
     }
 
     /// What was made at a place, as a reply.
-    fn made(&self, place: &Place<S::Node>) -> Result<Entry> {
+    fn made(&self, place: &Place<'_, S::Node>) -> Result<Entry> {
         let dir = self.namei.dir(place.parent)?;
         let moment = (dir.begin(), self.namei.clock.asked());
         let attr = self.namei.source.stat_at(&place.node, place.name.as_cstr());
@@ -68,7 +72,7 @@ impl<S: Source> Fs<S> {
     /// The dentry cache follows what was made at a place; the reply.
     fn followed(
         &self,
-        place: &Place<S::Node>,
+        place: &Place<'_, S::Node>,
         dir: &Dir,
         attr: Attr,
         moment: (Moment, Asked),
@@ -169,7 +173,8 @@ impl<S: Source> Fs<S> {
         caller: &Caller,
     ) -> Result<Entry> {
         let place = self.place(parent, name)?;
-        let inode = self.inode(nodeid)?;
+        let pinned = self.inode(nodeid)?;
+        let inode = pinned.id();
         let event = self.expect(place.parent, Own::Created, name);
         self.with_handle(inode, None, |of| {
             self.namei
@@ -215,11 +220,11 @@ impl<S: Source> Fs<S> {
             .map_err(|e| self.unsure(&place, e))?;
         let opened = self
             .inode(entry.nodeid)
-            .and_then(|inode| self.opened(inode, file, &attr, flags))
+            .and_then(|inode| self.opened(inode.id(), file, &attr, flags))
             .inspect_err(|_| self.forget(entry.nodeid, 1))?;
         if self
             .inode(entry.nodeid)
-            .is_ok_and(|inode| self.is_volatile(inode))
+            .is_ok_and(|inode| self.is_volatile(inode.id()))
         {
             entry.attr_ttl = Duration::ZERO;
         }
@@ -230,7 +235,7 @@ impl<S: Source> Fs<S> {
     /// which it was has to be known.
     fn create_file(
         &self,
-        place: &Place<S::Node>,
+        place: &Place<'_, S::Node>,
         name: &[u8],
         flags: u32,
         mode: u32,
@@ -304,11 +309,12 @@ impl<S: Source> Fs<S> {
         let from = self.place(old_parent, old)?;
         let to = self.place(new_parent, new)?;
         let (old_q, new_q) = (QStr::new(old)?, QStr::new(new)?);
-        let moved = self.namei.dcache.peek(from.parent, old_q);
+        let peek = |parent, name| self.namei.dcache.peek(parent, name).map(|inode| inode.id());
+        let moved = peek(from.parent, old_q);
         // Two names of one file: nothing is renamed and no event comes. That, and what
         // EXCHANGE and WHITEOUT do, is left to the events to tell.
         let plain = flags & !NOREPLACE == 0;
-        let known = moved.is_some() && moved != self.namei.dcache.peek(to.parent, new_q);
+        let known = moved.is_some() && moved != peek(to.parent, new_q);
         let events = (plain && known).then(|| {
             let from_event = self.expect(from.parent, Own::MovedFrom, old);
             (from_event, self.expect(to.parent, Own::MovedTo, new))
@@ -355,7 +361,8 @@ impl<S: Source> Fs<S> {
             };
         }
         self.writable()?;
-        let inode = self.inode(nodeid)?;
+        let pinned = self.inode(nodeid)?;
+        let inode = pinned.id();
         let source = &self.namei.source;
         let (attr, moment) = self.with_handle(inode, file, |of| {
             if let (Handle::Node(node), Ok(dir)) = (of, self.namei.dir(inode)) {
@@ -428,7 +435,7 @@ impl<S: Source> Fs<S> {
         if Self::is_virtual(nodeid) {
             return Ok(());
         }
-        let node = self.namei.dir_node(self.inode(nodeid)?)?;
+        let node = self.namei.dir_node(self.inode(nodeid)?.id())?;
         self.namei.source.fsync_dir(&node)
     }
 
@@ -518,7 +525,8 @@ impl<S: Source> Fs<S> {
             return Err(Errno::PERM);
         }
         let name = self.namei.names.getname_from(name)?;
-        let inode = self.inode(nodeid)?;
+        let pinned = self.inode(nodeid)?;
+        let inode = pinned.id();
         let done = self.with_handle(inode, None, |of| change(of, &name));
         // An ACL is part of the mode.
         self.namei.changed(inode);
@@ -556,7 +564,8 @@ impl<S: Source> Fs<S> {
         if Self::is_virtual(nodeid) {
             return Err(Errno::NOTTY);
         }
-        let inode = self.inode(nodeid)?;
+        let pinned = self.inode(nodeid)?;
+        let inode = pinned.id();
         let flags = (libc::O_RDONLY | libc::O_NONBLOCK) as u32;
         self.with_handle(inode, Some(id), |of| match of {
             Handle::File(file) => f(file),

@@ -37,7 +37,7 @@ impl<S: Source> Namei<S> {
         let quiet = guard.unchanged_since(moment);
         // Not cached for want of memory: looked up again when it is needed.
         let name = QStr::new(name.as_bytes())?;
-        let _ = self.dcache.set(parent, &mut guard, name, Some(inode.id()));
+        let _ = self.dcache.set(parent, &mut guard, name, Some(&inode));
         drop(guard);
         if !quiet {
             // Somebody else's change was told of since: maybe of this very object.
@@ -55,7 +55,7 @@ impl<S: Source> Namei<S> {
         self.dcache.doubt(parent, &mut dir.lock(), name);
         self.changed(parent);
         if let Some(inode) = self.dcache.peek(parent, name) {
-            self.changed(inode);
+            self.changed(inode.id());
         }
     }
 
@@ -68,8 +68,8 @@ impl<S: Source> Namei<S> {
         let mut guard = dir.lock();
         if let Some(inode) = self.dcache.peek(parent, name) {
             // Its links and ctime are others now; a directory has none any more.
-            self.changed(inode);
-            self.nodes.remove(self.key(inode));
+            self.changed(inode.id());
+            self.nodes.remove(self.key(inode.id()));
         }
         let _ = self.dcache.set(parent, &mut guard, name, None);
         drop(guard);
@@ -102,18 +102,18 @@ impl<S: Source> Namei<S> {
         let moved = self.dcache.peek(old_parent, old);
         let replaced = self.dcache.peek(new_parent, new);
         let exchanged = flags & EXCHANGE != 0;
-        for inode in [moved, replaced].into_iter().flatten() {
-            self.changed(inode);
+        for inode in [&moved, &replaced].into_iter().flatten() {
+            self.changed(inode.id());
         }
-        if !exchanged && let Some(inode) = replaced {
-            self.nodes.remove(self.key(inode));
+        if !exchanged && let Some(inode) = &replaced {
+            self.nodes.remove(self.key(inode.id()));
         }
         let renaming = self.dcache.rename_write();
-        let now_old = if exchanged { replaced } else { None };
+        let now_old = if exchanged { replaced.as_ref() } else { None };
         // What is not known stays unknown: with EXCHANGE and WHITEOUT something is
         // there that was not looked up; and if both were names of one file, nothing
         // was done at all. A directory has one name.
-        let was_dir = moved.is_some_and(|inode| self.dir(inode).is_ok());
+        let was_dir = moved.as_ref().is_some_and(|i| self.dir(i.id()).is_ok());
         let known_old = if exchanged {
             replaced.is_some()
         } else {
@@ -121,8 +121,8 @@ impl<S: Source> Namei<S> {
         };
         let (old_guard, new_guard) = (&mut guards.0, guards.1.as_mut());
         match new_guard {
-            Some(guard) => self.now_is(new_parent, guard, new, moved.is_some(), moved),
-            None => self.now_is(new_parent, old_guard, new, moved.is_some(), moved),
+            Some(guard) => self.now_is(new_parent, guard, new, moved.is_some(), moved.as_ref()),
+            None => self.now_is(new_parent, old_guard, new, moved.is_some(), moved.as_ref()),
         }
         self.now_is(old_parent, old_guard, old, known_old, now_old);
         drop(renaming);
@@ -138,7 +138,7 @@ impl<S: Source> Namei<S> {
         guard: &mut DirGuard<'_>,
         name: QStr<'_>,
         known: bool,
-        inode: Option<InodeId>,
+        inode: Option<&InodeRef<'_>>,
     ) {
         if known {
             let _ = self.dcache.set(parent, guard, name, inode);
@@ -149,7 +149,7 @@ impl<S: Source> Namei<S> {
     }
 
     /// Looks whether `name` below `parent` is the object `inode`, and caches it if so.
-    pub fn find_again(&self, inode: InodeId, parent: InodeId, name: QStr<'_>) {
+    pub fn find_again(&self, inode: &InodeRef<'_>, parent: InodeId, name: QStr<'_>) {
         let found = || -> Result<bool> {
             let dir = self.dir(parent)?;
             let moment = dir.begin();
@@ -157,7 +157,7 @@ impl<S: Source> Namei<S> {
             let attr = self
                 .source
                 .stat_at(&self.node(parent)?, filename.as_cstr())?;
-            let same = self.is_object(inode, &attr);
+            let same = self.is_object(inode.id(), &attr);
             if same {
                 self.dcache
                     .add(parent, &mut dir.lock(), name, Some(inode), moment);
@@ -172,8 +172,8 @@ impl<S: Source> Namei<S> {
     /// A directory that the kernel refers to is gone from where it was: if it has another
     /// name beside the old one, that is the one by which it is reached from now on. Whoever
     /// works in it goes on working in it.
-    pub(super) fn find_renamed(&self, inode: InodeId, parent: InodeId, node: &S::Node) {
-        let wanted = self.dcache.inodes.with(inode, |i| {
+    pub(super) fn find_renamed(&self, inode: &InodeRef<'_>, parent: InodeId, node: &S::Node) {
+        let wanted = self.dcache.inodes.with(inode.id(), |i| {
             (i.dir().is_some() && i.nlookup() > 0).then_some((i.device(), i.nodeid()))
         });
         let Some((device, nodeid)) = wanted.flatten() else {

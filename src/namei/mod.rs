@@ -394,7 +394,7 @@ impl<S: Source> Namei<S> {
                 let mut guard = dir.lock();
                 let added = self
                     .dcache
-                    .add(parent, &mut guard, name, Some(inode.id()), moment);
+                    .add(parent, &mut guard, name, Some(&inode), moment);
                 drop(guard);
                 self.added(parent, added);
                 let (mut name_left, mut attr_left) = (
@@ -420,7 +420,7 @@ impl<S: Source> Namei<S> {
                 let added = self.dcache.add(parent, &mut guard, name, None, moment);
                 drop(guard);
                 self.added(parent, added);
-                if let (Some(gone), Added::Contradicted) = (gone, added) {
+                if let (Some(gone), Added::Contradicted) = (&gone, added) {
                     self.find_renamed(gone, parent, &node);
                 }
                 let left = match (added, proved) {

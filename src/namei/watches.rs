@@ -24,7 +24,6 @@ type OwnChange = (InodeId, Own, Box<[u8]>);
 /// The watches of one mount.
 pub struct Watches<N> {
     table: Arc<Table<N>>,
-    own: Mutex<HashMap<OwnChange, u32>>,
     limit: usize,
     /// Directories that could not be watched; they are believed for the ttl.
     pub refused: AtomicU64,
@@ -37,6 +36,7 @@ pub struct Watches<N> {
 struct Table<N> {
     watcher: Arc<dyn Watcher<N>>,
     dirs: Mutex<HashMap<WatchId, Watched>>,
+    own: Mutex<HashMap<OwnChange, u32>>,
 }
 
 /// Kinds of change that this mount makes and whose events are no news. Each such event
@@ -57,10 +57,13 @@ pub enum Own {
 struct Tie<N> {
     table: Arc<Table<N>>,
     watch: WatchId,
+    inode: InodeId,
 }
 
 impl<N> Drop for Tie<N> {
     fn drop(&mut self) {
+        // What was expected of it does not come any more.
+        self.table.own.lock().retain(|key, _| key.0 != self.inode);
         let mut dirs = self.table.dirs.lock();
         let Some(watched) = dirs.get_mut(&self.watch) else {
             return;
@@ -80,8 +83,8 @@ impl<N: 'static> Watches<N> {
             table: Arc::new(Table {
                 watcher,
                 dirs: Mutex::default(),
+                own: Mutex::default(),
             }),
-            own: Mutex::default(),
             limit,
             refused: AtomicU64::new(0),
             overflows: AtomicU64::new(0),
@@ -116,6 +119,7 @@ impl<N: 'static> Watches<N> {
         let tie = Box::new(Tie {
             table: self.table.clone(),
             watch,
+            inode,
         });
         dir.set_watched(tie);
         Ok(())
@@ -146,6 +150,7 @@ impl<N: 'static> Watches<N> {
     pub fn expect(&self, inode: InodeId, dir: &Dir, own: Own, name: &[u8]) {
         if dir.is_watched() {
             *self
+                .table
                 .own
                 .lock()
                 .entry((inode, own, name.into()))
@@ -155,7 +160,7 @@ impl<N: 'static> Watches<N> {
 
     /// It did not, or the event came: whether one was expected.
     pub fn take(&self, inode: InodeId, own: Own, name: &[u8]) -> bool {
-        let mut expected = self.own.lock();
+        let mut expected = self.table.own.lock();
         let key = (inode, own, Box::from(name));
         match expected.get_mut(&key) {
             None => false,
@@ -172,7 +177,7 @@ impl<N: 'static> Watches<N> {
 
     /// Events were lost: those that were expected will not come.
     pub fn lost(&self) {
-        self.own.lock().clear();
+        self.table.own.lock().clear();
         self.overflows.fetch_add(1, Ordering::Relaxed);
     }
 }
