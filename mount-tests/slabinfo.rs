@@ -136,9 +136,13 @@ fn caches_fill_and_empty() {
         mounted.drop_caches();
         drop(alone);
         // What the kernel holds comes back when it was told, by a thread of its own.
+        // Slabs that come free after that are given back by the next drop.
         let gone = || {
+            mounted.drop_caches();
             let now = mounted.slabinfo();
-            (now["dentry"].active < 100 && now["inode"].active < 100).then_some(now)
+            let gone =
+                |name: &str| now[name].active < 100 && now[name].total < full[name].total / 2;
+            (gone("dentry") && gone("inode")).then_some(now)
         };
         let emptied = until(Duration::from_secs(20), gone).unwrap_or_else(|| mounted.slabinfo());
         for name in ["dentry", "inode"] {
@@ -161,7 +165,7 @@ fn name_buffers_are_borrowed() {
     let mounted = Setup::mode("strict")
         .source(Path::new("/usr/share"))
         .mount();
-    let mut seen = Vec::new();
+    let borrowed = || mounted.slabinfo()["getname_cache"].active;
     std::thread::scope(|scope| {
         let stop = Stop::default();
         for _ in 0..2 {
@@ -172,12 +176,16 @@ fn name_buffers_are_borrowed() {
                 }
             });
         }
-        for _ in 0..3000 {
-            seen.push(mounted.slabinfo()["getname_cache"].active);
-        }
+        // A buffer is borrowed for microseconds: it takes many looks to meet one.
+        let seen = until(Duration::from_secs(60), || (borrowed() > 0).then_some(()));
+        assert!(seen.is_some(), "never a name buffer in use");
     });
-    let (least, most) = (seen.iter().min(), seen.iter().max());
-    assert!(least < most, "always {least:?} name buffers in use");
+    let given_back = until(Duration::from_secs(10), || (borrowed() == 0).then_some(()));
+    assert!(
+        given_back.is_some(),
+        "{} name buffers stay in use",
+        borrowed()
+    );
     let after = mounted.slabinfo()["getname_cache"].clone();
     assert!(after.total > 0, "no name buffer was ever made: {after:?}");
     mounted.unmount();

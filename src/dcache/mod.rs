@@ -523,7 +523,8 @@ impl Dcache {
         let dentry = self.dentries.read(id)?;
         let same = dentry.parent == parent && self.name_is(&dentry.name, name);
         // The dentry's own pin holds the inode while its slab is locked.
-        same.then_some(dentry.inode?).and_then(|inode| self.inodes.pin(inode))
+        same.then_some(dentry.inode?)
+            .and_then(|inode| self.inodes.pin(inode))
     }
 
     fn alloc_name(&self, name: &[u8]) -> Result<DName> {
