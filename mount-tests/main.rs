@@ -10,8 +10,6 @@
 //! one; `mount-tests/mirrors` has two (a bind mount, which passes what needs no
 //! virtual file, and bindfs). That is how the checks themselves are tested.
 
-#![allow(dead_code)] // the harness is shared with long.rs, and each half uses its part of it
-
 mod harness;
 mod observe;
 mod place;
@@ -24,9 +22,12 @@ mod concurrency;
 mod files;
 mod identity;
 mod lifecycle;
+mod mirror;
 mod options;
 mod posix;
 mod readdir;
 mod requests;
+mod resources;
 mod slabinfo;
 mod watch;
+mod write;

@@ -9,6 +9,8 @@ use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
+
 use crate::harness::{Mounted, Setup, quiet_machine};
 use crate::need;
 use crate::observe::Referee;
@@ -341,6 +343,13 @@ fn lost_events_leave_nothing_stale() {
         .mount();
     fs::write(path, before.trim()).expect("root may");
     storm(&mounted, 10_000);
+    settles(&mounted, BOUND);
+    // And once more with nobody there to take the events.
+    mounted.signal(Signal::STOP);
+    for n in 0..100 {
+        fs::write(mounted.source().join(format!("d000/new{n}")), "new").expect("write");
+    }
+    mounted.signal(Signal::CONT);
     settles(&mounted, BOUND);
     assert!(
         coherence(&mounted, "overflows") > 0,

@@ -458,7 +458,7 @@ impl Inodes {
     ///
     /// # Errors
     /// ENOMEM.
-    pub fn iget(&self, attr: &Attr, device: u16, now: Millis) -> Result<InodeRef<'_>> {
+    pub fn iget(&self, attr: &Attr, device: u16) -> Result<InodeRef<'_>> {
         let btime = trusted_btime(attr, &self.devices.get(device));
         let nodeid = self.devices.nodeid(device, &attr.id);
         if let Some(found) = self.nodes.get(&nodeid) {
@@ -469,12 +469,10 @@ impl Inodes {
                 if inode.btime == 0 {
                     inode.btime = btime;
                 }
-                inode.set_attr(attr, now);
                 return Ok(InodeRef { inodes: self, id });
             }
         }
         let mut fresh = Inode::new(nodeid, generation_of(btime, attr.kind), attr, device, btime);
-        fresh.set_attr(attr, now);
         match self.nodes.entry(nodeid) {
             Entry::Vacant(vacant) => {
                 let id = self.table.insert(fresh).map_err(|_| Errno::NOMEM)?;
@@ -487,7 +485,6 @@ impl Inodes {
                 if inode.is_object(attr, btime) {
                     // Somebody made it since we looked.
                     inode.pins += 1;
-                    inode.set_attr(attr, now);
                     return Ok(InodeRef {
                         inodes: self,
                         id: old,

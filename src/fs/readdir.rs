@@ -353,8 +353,7 @@ impl<S: Source> Fs<S> {
             mtime: Time::default(),
             ctime: Time::default(),
         };
-        let inode = inodes.iget(&attr, index, self.namei.clock.now())?;
-        inodes.with_mut(inode.id(), |i| i.forget_attr());
+        let inode = inodes.iget(&attr, index)?;
         let found = Found::Positive {
             inode,
             attr,

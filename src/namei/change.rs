@@ -31,18 +31,19 @@ impl<S: Source> Namei<S> {
         attr: &Attr,
         (moment, asked): (Moment, Asked),
     ) -> Result<(InodeRef<'_>, bool)> {
-        let inode = self.iget(attr, node, name, asked.at)?;
+        let inode = self.iget(attr, node, name)?;
         let dir = self.dir(parent)?;
         let mut guard = dir.lock();
         let quiet = guard.unchanged_since(moment);
         // Not cached for want of memory: looked up again when it is needed.
         let name = QStr::new(name.as_bytes())?;
         let _ = self.dcache.set(parent, &mut guard, name, Some(&inode));
+        // Else somebody else's change was told of since: maybe of this very object.
+        self.dcache.inodes.with_mut(inode.id(), |i| match quiet {
+            true => i.set_attr(attr, asked.at),
+            false => i.forget_attr(),
+        });
         drop(guard);
-        if !quiet {
-            // Somebody else's change was told of since: maybe of this very object.
-            self.changed(inode.id());
-        }
         self.changed(parent);
         self.added(parent, Added::Kept);
         Ok((inode, quiet))

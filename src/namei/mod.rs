@@ -80,6 +80,17 @@ impl Policy {
     }
 }
 
+/// How it is known whether attributes that were read are still good.
+#[derive(Clone, Copy, Debug)]
+enum Told {
+    /// Changes are told of by the directory that the name is in, and move its counter.
+    ByDirectory,
+    /// By the inode's own watch, and void what was read since this moment of it.
+    Since(u32),
+    /// They may be void already.
+    Perhaps,
+}
+
 /// A timeout that does not pass.
 pub const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
@@ -385,27 +396,48 @@ impl<S: Source> Namei<S> {
         let node = self.node(parent)?;
         self.ensure_watch(parent, dir, &node);
         let moment = dir.begin();
+        let known = self.dcache.peek(parent, name);
+        let known = known.map(|inode| (self.attr_moment(inode.id()).0, inode));
         let asked = self.clock.asked();
         match self.source.stat_at(&node, filename.as_cstr()) {
             Ok(attr) => {
-                let inode = self.iget(&attr, &node, &filename, asked.at)?;
-                let attr = self.watch_found(&inode, attr, &node, &filename)?;
+                let inode = self.iget(&attr, &node, &filename)?;
+                let since = known.filter(|(_, known)| known.id() == inode.id());
+                let since = since.map(|(moment, _)| moment);
+                let (attr, told) = self.watch_found(&inode, attr, since, &node, &filename)?;
                 self.compare_stamp(inode.id(), &attr);
                 let mut guard = dir.lock();
                 let added = self
                     .dcache
                     .add(parent, &mut guard, name, Some(&inode), moment);
+                // What was read may be older than a change that was told of: then others
+                // never see it, and what they saw so far may be older still.
+                let told = if added == Added::Void {
+                    Told::Perhaps
+                } else {
+                    told
+                };
+                let good = self.dcache.inodes.with_mut(inode.id(), |i| match told {
+                    Told::ByDirectory => {
+                        i.set_attr(&attr, asked.at);
+                        true
+                    }
+                    Told::Since(moment) => i.set_attr_since(&attr, asked.at, moment),
+                    Told::Perhaps => {
+                        i.forget_attr();
+                        false
+                    }
+                });
                 drop(guard);
                 self.added(parent, added);
-                let (mut name_left, mut attr_left) = (
-                    self.name_fresh(dir, asked),
-                    self.attr_fresh(inode.id(), &attr, Some(dir), asked),
-                );
-                if added == Added::Void {
-                    // What was read may be older than a change that was told of.
-                    self.changed(inode.id());
-                    (name_left, attr_left) = (Duration::ZERO, Duration::ZERO);
-                }
+                let name_left = match added {
+                    Added::Void => Duration::ZERO,
+                    _ => self.name_fresh(dir, asked),
+                };
+                let attr_left = match good {
+                    Some(true) => self.attr_fresh(inode.id(), &attr, Some(dir), asked),
+                    _ => Duration::ZERO,
+                };
                 Ok(Found::Positive {
                     inode,
                     attr,
@@ -434,38 +466,38 @@ impl<S: Source> Namei<S> {
     }
 
     /// A directory's own attributes are told of by its own watch: it is set before they
-    /// are read, so here they are read again.
+    /// are read, so where there was none they are read again. `attr` was read since the
+    /// moment `since` of the inode, if that was known before.
     fn watch_found(
         &self,
         inode: &InodeRef<'_>,
         attr: Attr,
+        since: Option<u32>,
         parent: &S::Node,
         name: &Filename,
-    ) -> Result<Attr> {
+    ) -> Result<(Attr, Told)> {
         if self.watches.is_none() || attr.kind != Kind::Directory {
-            return Ok(attr);
+            return Ok((attr, Told::ByDirectory));
         }
+        let told = since.map_or(Told::Perhaps, Told::Since);
         let dir = self.dir(inode.id())?;
         if dir.is_watched() {
-            return Ok(attr);
+            return Ok((attr, told));
         }
         let Ok(node) = self.source.open_node(parent, name.as_cstr()) else {
             // Not to be opened, or gone: it is believed for the ttl.
-            return Ok(attr);
+            return Ok((attr, Told::ByDirectory));
         };
         let again = self.source.stat(&node)?;
         if !self.is_object(inode.id(), &again) {
-            return Ok(attr);
+            return Ok((attr, Told::Perhaps));
         }
         self.nodes.insert(self.key(inode.id()), node.clone());
         self.ensure_watch(inode.id(), &dir, &node);
-        let asked = self.clock.asked();
+        let (moment, _) = self.attr_moment(inode.id());
         let attr = self.source.stat(&node)?;
         self.still_named(inode.id(), &attr)?;
-        self.dcache
-            .inodes
-            .with_mut(inode.id(), |i| i.set_attr(&attr, asked.at));
-        Ok(attr)
+        Ok((attr, Told::Since(moment)))
     }
 
     /// Under `Ttl` an absence is believed as long as the directory does not change:
@@ -619,13 +651,7 @@ impl<S: Source> Namei<S> {
     ///
     /// # Errors
     /// ELOOP if it lies on this very mount, ENOMEM, the source's.
-    pub fn iget(
-        &self,
-        attr: &Attr,
-        dir: &S::Node,
-        name: &Filename,
-        now: Millis,
-    ) -> Result<InodeRef<'_>> {
+    pub fn iget(&self, attr: &Attr, dir: &S::Node, name: &Filename) -> Result<InodeRef<'_>> {
         let devices = &self.dcache.inodes.devices;
         let device = match devices.index_of(&attr.id) {
             Some(index) => index,
@@ -637,7 +663,7 @@ impl<S: Source> Namei<S> {
                 devices.add(&attr.id, self.source.fs_traits(&node)?)
             }
         };
-        self.dcache.inodes.iget(attr, device, now)
+        self.dcache.inodes.iget(attr, device)
     }
 
     /// Whether `attr` is of the inode `id`.

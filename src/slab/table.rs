@@ -432,14 +432,19 @@ impl<T> Inner<T> {
     fn row(&self) -> CacheInfo {
         let slabs = self.slabs.load(Relaxed);
         let objects = slabs * self.per_slab();
+        let active = self.len().min(objects);
+        // The counters move between one look and the next: an object that is out already
+        // has a slab that is not empty.
+        let in_use = slabs.saturating_sub(self.empty.load(Relaxed));
+        let in_use = in_use.max(active.div_ceil(self.per_slab()));
         CacheInfo {
             name: self.name.clone(),
-            active_objs: self.len().min(objects) as u64,
+            active_objs: active as u64,
             num_objs: objects as u64,
             objsize: size_of::<Entry<T>>() as u64,
             objperslab: self.per_slab() as u64,
             pagesperslab: self.slab_bytes().div_ceil(PAGE_SIZE) as u64,
-            active_slabs: slabs.saturating_sub(self.empty.load(Relaxed)) as u64,
+            active_slabs: in_use as u64,
             num_slabs: slabs as u64,
             ..CacheInfo::default()
         }
