@@ -160,6 +160,30 @@ pub struct MountArgs {
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
 
+    /// Where name buffers come from, for the experiment of 1999: page, malloc, slab or
+    /// magazine [default: magazine]
+    #[arg(long, value_name = "SUPPLY")]
+    pub getname: Option<OsString>,
+
+    /// How a new dentry is filled in, for the experiment of 2007: fields (each is set) or
+    /// zero (all of it first) [default: fields]
+    #[arg(long, value_name = "HOW")]
+    pub dentry_init: Option<OsString>,
+
+    /// Check slab caches as the kernel's slab_debug= does: F consistency, Z red zones,
+    /// P poison, U users; for the caches named, or all. Several blocks with ';' between
+    #[arg(long, value_name = "FZPU[,CACHE...]")]
+    pub slab_debug: Option<OsString>,
+
+    /// What follows a report of --slab-debug: continue or abort [default: continue]
+    #[arg(long, value_name = "ACTION")]
+    pub slab_debug_action: Option<OsString>,
+
+    /// Let allocations of a slab cache fail, as the kernel's failslab does; may be given
+    /// several times
+    #[arg(long, value_name = "CACHE:every=N,times=M")]
+    pub fail_slab: Vec<OsString>,
+
     /// Internal: be the daemon of this (absolute) mountpoint, and tell the
     /// standard output when ready
     #[arg(long, hide = true, value_name = "MOUNTPOINT")]

@@ -11,6 +11,9 @@
 
 use std::ffi::CStr;
 use std::hash::BuildHasher;
+use std::ops::{Deref, DerefMut};
+
+use memmap2::MmapMut;
 
 use crate::error::{Errno, Result};
 use crate::slab::{KmemCache, Obj, Registry, SlabFlags};
@@ -25,21 +28,39 @@ pub const NAME_MAX: usize = 255;
 #[repr(C, align(64))]
 pub struct NameBuf([u8; PATH_MAX]);
 
+/// Where name buffers come from: the arms of the experiment of 1999.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Supply {
+    /// A page mapped for each name and unmapped after it, as the kernel took one from
+    /// `__get_free_page` before 2.2.0-pre5.
+    Page,
+    /// The C library; zeroed, which it does itself.
+    Malloc,
+    /// The slab cache, under its lock each time.
+    Slab,
+    /// The slab cache with a magazine for each thread in front.
+    #[default]
+    Magazine,
+}
+
 /// The supply of name buffers.
 pub struct Names {
+    supply: Supply,
     cache: KmemCache<NameBuf>,
 }
 
 impl Names {
-    /// Creates `getname_cache` in `registry`.
-    pub fn new(registry: &Registry) -> Self {
+    /// Creates `getname_cache` in `registry`; it stays empty where buffers come from
+    /// elsewhere.
+    pub fn new(registry: &Registry, supply: Supply) -> Self {
+        let flags = match supply {
+            Supply::Magazine => SlabFlags::HWCACHE_ALIGN | SlabFlags::MAGAZINES,
+            Supply::Page | Supply::Malloc | Supply::Slab => SlabFlags::HWCACHE_ALIGN,
+        };
+        let ctor = || NameBuf([0; PATH_MAX]);
         Self {
-            cache: KmemCache::create(
-                registry,
-                "getname_cache",
-                SlabFlags::HWCACHE_ALIGN | SlabFlags::MAGAZINES,
-                || NameBuf([0; PATH_MAX]),
-            ),
+            supply,
+            cache: KmemCache::create(registry, "getname_cache", flags, ctor),
         }
     }
 
@@ -47,9 +68,16 @@ impl Names {
     ///
     /// # Errors
     /// ENOMEM.
+    #[track_caller]
     pub fn getname(&self) -> Result<Filename> {
-        let mut buf = self.cache.alloc().map_err(|_| Errno::NOMEM)?;
-        buf.0[PATH_MAX - 1] = 0;
+        let mut buf = match self.supply {
+            Supply::Magazine | Supply::Slab => {
+                Buf::Slab(self.cache.alloc().map_err(|_| Errno::NOMEM)?)
+            }
+            Supply::Page => Buf::Page(MmapMut::map_anon(PATH_MAX).map_err(|_| Errno::NOMEM)?),
+            Supply::Malloc => Buf::Malloc(vec![0; PATH_MAX].into_boxed_slice()),
+        };
+        buf[PATH_MAX - 1] = 0;
         Ok(Filename {
             buf,
             start: PATH_MAX - 1,
@@ -61,6 +89,7 @@ impl Names {
     ///
     /// # Errors
     /// ENAMETOOLONG, ENOMEM.
+    #[track_caller]
     pub fn getname_from(&self, name: &[u8]) -> Result<Filename> {
         let mut filename = self.getname()?;
         filename.set(name)?;
@@ -73,9 +102,37 @@ impl Names {
     }
 }
 
+/// A buffer of PATH_MAX bytes, from wherever it came.
+enum Buf {
+    Slab(Obj<NameBuf>),
+    Page(MmapMut),
+    Malloc(Box<[u8]>),
+}
+
+impl Deref for Buf {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Slab(buf) => &buf.0,
+            Self::Page(page) => page,
+            Self::Malloc(bytes) => bytes,
+        }
+    }
+}
+
+impl DerefMut for Buf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Slab(buf) => &mut buf.0,
+            Self::Page(page) => page,
+            Self::Malloc(bytes) => bytes,
+        }
+    }
+}
+
 /// A borrowed name buffer holding one relative path; dropping it is putname.
 pub struct Filename {
-    buf: Obj<NameBuf>,
+    buf: Buf,
     /// Where the path starts in the buffer.
     start: usize,
     /// Where its terminating NUL is.
@@ -94,21 +151,21 @@ impl Filename {
         if name.contains(&0) {
             return Err(Errno::INVAL);
         }
-        self.buf.0[..name.len()].copy_from_slice(name);
-        self.buf.0[name.len()] = 0;
+        self.buf[..name.len()].copy_from_slice(name);
+        self.buf[name.len()] = 0;
         (self.start, self.end) = (0, name.len());
         Ok(())
     }
 
     /// Empties the path, ready for [`Filename::append`].
     pub fn clear(&mut self) {
-        self.buf.0[0] = 0;
+        self.buf[0] = 0;
         (self.start, self.end) = (0, 0);
     }
 
     /// Empties the path, ready for [`Filename::prepend`].
     pub fn reset(&mut self) {
-        self.buf.0[PATH_MAX - 1] = 0;
+        self.buf[PATH_MAX - 1] = 0;
         (self.start, self.end) = (PATH_MAX - 1, PATH_MAX - 1);
     }
 
@@ -120,10 +177,10 @@ impl Filename {
             return false;
         }
         if slash == 1 {
-            self.buf.0[self.end] = b'/';
+            self.buf[self.end] = b'/';
         }
-        self.buf.0[self.end + slash..end].copy_from_slice(component);
-        self.buf.0[end] = 0;
+        self.buf[self.end + slash..end].copy_from_slice(component);
+        self.buf[end] = 0;
         self.end = end;
         true
     }
@@ -135,9 +192,9 @@ impl Filename {
         let Some(start) = self.start.checked_sub(component.len() + slash) else {
             return false;
         };
-        self.buf.0[start..start + component.len()].copy_from_slice(component);
+        self.buf[start..start + component.len()].copy_from_slice(component);
         if slash == 1 {
-            self.buf.0[start + component.len()] = b'/';
+            self.buf[start + component.len()] = b'/';
         }
         self.start = start;
         true
@@ -145,19 +202,19 @@ impl Filename {
 
     /// The path without its terminator.
     pub fn as_bytes(&self) -> &[u8] {
-        &self.buf.0[self.start..self.end]
+        &self.buf[self.start..self.end]
     }
 
     /// The path as system calls take it.
     pub fn as_cstr(&self) -> &CStr {
-        CStr::from_bytes_with_nul(&self.buf.0[self.start..=self.end])
+        CStr::from_bytes_with_nul(&self.buf[self.start..=self.end])
             .expect("the one NUL is the terminator: set and the component rules see to it")
     }
 
     /// The buffer but for its last byte, as scratch space; the path is empty afterwards.
     pub fn scratch(&mut self) -> &mut [u8] {
         self.reset();
-        &mut self.buf.0[..PATH_MAX - 1]
+        &mut self.buf[..PATH_MAX - 1]
     }
 }
 
@@ -242,7 +299,7 @@ mod tests {
     use super::*;
 
     fn names() -> Names {
-        Names::new(&Registry::new())
+        Names::new(&Registry::new(), Supply::default())
     }
 
     #[test]
@@ -295,6 +352,20 @@ mod tests {
     #[test]
     fn buffers_start_on_a_cache_line() {
         let f = names().getname().expect("memory");
-        assert_eq!(f.buf.0.as_ptr().addr() % 64, 0);
+        assert_eq!(f.buf.as_ptr().addr() % 64, 0);
+    }
+
+    #[test]
+    fn buffers_are_the_same_wherever_they_come_from() {
+        for supply in [Supply::Page, Supply::Malloc, Supply::Slab, Supply::Magazine] {
+            let registry = Registry::new();
+            let names = Names::new(&registry, supply);
+            let mut f = names.getname_from(b"usr").expect("memory");
+            assert!(f.append(b"share"));
+            assert_eq!(f.as_bytes(), b"usr/share");
+            assert_eq!(f.scratch().len(), PATH_MAX - 1);
+            let from_cache = matches!(supply, Supply::Slab | Supply::Magazine);
+            assert_eq!(registry.infos()[0].active_objs, u64::from(from_cache));
+        }
     }
 }

@@ -104,6 +104,8 @@ fn clients_archives() {
         setfacl -m u:5:rw,d:u:6:rx d/e; setfattr -n user.a -v b d/file; setfattr -n trusted.t -v 1 d
         chown -h 7:8 dangling; touch -h -d '1975-05-05 05:05:05.123456789' dangling d/file
         touch -d '2033-03-03 03:03:03' d/e/f d/e pipe; touch -d '1955-01-01' big
+        # rsync takes times of the same second for the same on what is no file.
+        touch -h -d '1999-09-09 09:09:09.9' d/e/soft null block
         cd ..; touch -d @1000000000 from/d from
         look() { (cd $1; find . -printf '%P %y %m %U %G %n %s %l %T@\n' | sort
             find . ! -type l -print0 | sort -z | xargs -0 getfacl -pn

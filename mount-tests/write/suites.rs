@@ -150,6 +150,9 @@ fn pjdfstest(program: &Path, config: &Path, dir: &Path) -> Outcomes {
         done.out(),
         done.err()
     );
+    // The C library takes LINK_MAX from the filesystem's type, which is FUSE's on the
+    // mount; what happens at the limit is looked at in errnos_of_many_links.
+    outcomes.remove("link::link_count_max");
     outcomes
 }
 
@@ -171,7 +174,7 @@ fn suite_pjdfstest() {
         fs::write(&config, PJDFSTEST).expect("write");
         let plain = plain.get_or_insert_with(|| pjdfstest(&program, &config, &pair.plain));
         let mount = pjdfstest(&program, &config, pair.mounted.path());
-        compare(&format!("pjdfstest in {mode}"), 380, plain, &mount);
+        compare(&format!("pjdfstest in {mode}"), 379, plain, &mount);
         pair.end();
     }
 }

@@ -14,10 +14,15 @@ use std::ffi::{OsStr, OsString};
 use std::num::NonZero;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
+use nameifs::dcache::DentryInit;
 use nameifs::fs::{Coherence, Options, Readdirplus, SlabinfoMode};
 use nameifs::fuse::MountOptions;
+use nameifs::name::Supply;
+use nameifs::namei::Variant;
+use nameifs::slab::{OptionError, SlabOptions};
 
 use super::{Failure, MountArgs, list, misuse, value};
 
@@ -172,6 +177,10 @@ impl Listed {
             "slabinfo" => Some(&mut self.args.slabinfo),
             "passthrough" => Some(&mut self.args.passthrough),
             "readdirplus" => Some(&mut self.args.readdirplus),
+            "getname" => Some(&mut self.args.getname),
+            "dentry-init" => Some(&mut self.args.dentry_init),
+            "slab-debug" => Some(&mut self.args.slab_debug),
+            "slab-debug-action" => Some(&mut self.args.slab_debug_action),
             "fsname" => Some(&mut self.fsname),
             _ => None,
         };
@@ -179,6 +188,11 @@ impl Listed {
         let need = || misuse(format!("-o {shown} has no value; write {shown}=..."));
         if let Some(slot) = valued {
             *slot = Some(value.ok_or_else(need)?);
+            return Ok(());
+        }
+        if name == "fail-slab" {
+            let rule = value.ok_or_else(need)?;
+            self.args.fail_slab.push(rule);
             return Ok(());
         }
         if name == "log" {
@@ -251,6 +265,16 @@ impl Typed<'_> {
         ))
     }
 
+    /// The value in its own syntax.
+    fn parse<T: FromStr<Err = OptionError>>(&self) -> Result<T, Failure> {
+        let text = self
+            .value
+            .to_str()
+            .ok_or_else(|| self.wrong("is not text"))?;
+        text.parse()
+            .map_err(|why: OptionError| misuse(format!("{}: {why}", self.label)))
+    }
+
     /// The choice that was made.
     fn choose<T: Copy>(&self, choices: &[(&str, T)]) -> Result<T, Failure> {
         choices
@@ -283,6 +307,27 @@ fn pick<'a>(
             value,
         })
     })
+}
+
+/// What the slab caches are told.
+fn slab_options(args: &MountArgs, list: &MountArgs) -> Result<SlabOptions, Failure> {
+    let mut slab = SlabOptions::default();
+    if let Some(typed) = pick("slab-debug", &args.slab_debug, &list.slab_debug) {
+        slab.debug = typed.parse()?;
+    }
+    let action = (&args.slab_debug_action, &list.slab_debug_action);
+    if let Some(typed) = pick("slab-debug-action", action.0, action.1) {
+        slab.action = typed.parse()?;
+    }
+    // The first rule that names a cache counts, so a long option's come first.
+    for rule in args.fail_slab.iter().chain(&list.fail_slab) {
+        let typed = Typed {
+            label: "--fail-slab".to_owned(),
+            value: rule,
+        };
+        slab.faults.push(typed.parse()?);
+    }
+    Ok(slab)
 }
 
 impl Config {
@@ -371,6 +416,27 @@ impl Config {
             },
         )?;
 
+        let getname = pick("getname", &args.getname, &listed.args.getname).map_or(
+            Ok(Supply::default()),
+            |typed| {
+                typed.choose(&[
+                    ("page", Supply::Page),
+                    ("malloc", Supply::Malloc),
+                    ("slab", Supply::Slab),
+                    ("magazine", Supply::Magazine),
+                ])
+            },
+        )?;
+        let dentry_init = pick("dentry-init", &args.dentry_init, &listed.args.dentry_init)
+            .map_or(Ok(DentryInit::default()), |typed| {
+                typed.choose(&[("fields", DentryInit::Fields), ("zero", DentryInit::Zero)])
+            })?;
+        let variant = Variant {
+            getname,
+            dentry_init,
+        };
+        let slab = slab_options(&args, &listed.args)?;
+
         let frozen = coherence == Coherence::Frozen;
         let writable = listed.read_only == Some(false) && !args.read_only;
         if frozen && writable && !args.from_mount {
@@ -428,6 +494,8 @@ impl Config {
                     rustix::process::geteuid().as_raw(),
                     rustix::process::getegid().as_raw(),
                 ),
+                variant,
+                slab,
                 ..Options::default()
             },
             mount: MountOptions {

@@ -16,10 +16,11 @@
 //! It does not know names; dentries do.
 
 use std::hash::BuildHasher;
+use std::time::{Duration, Instant};
 
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
-use parking_lot::RwLock;
+use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::{DentryId, Dir};
 use crate::clock::Millis;
@@ -27,7 +28,7 @@ use crate::error::{Errno, Result};
 use crate::slab::{ObjId, ObjTable, Registry, SlabFlags};
 use crate::source::{Attr, FsTraits, Kind, SourceId, Time};
 use crate::sync::Arc;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// FUSE's number for an object of this mount.
 pub type NodeId = u64;
@@ -420,6 +421,9 @@ pub struct Inodes {
     /// Maps identities to nodeids.
     pub devices: Devices,
     root: InodeId,
+    /// Who waits for a FORGET, and by what.
+    waiters: AtomicUsize,
+    forgotten: (Mutex<()>, Condvar),
 }
 
 impl Inodes {
@@ -436,6 +440,8 @@ impl Inodes {
             nodes,
             devices,
             root: id,
+            waiters: AtomicUsize::new(0),
+            forgotten: (Mutex::new(()), Condvar::new()),
         })
     }
 
@@ -444,8 +450,8 @@ impl Inodes {
         self.root
     }
 
-    /// The inode with that nodeid. Not pinned: the kernel's own reference keeps it
-    /// for the length of a request that is addressed to it.
+    /// The inode with that nodeid, not pinned: it may be gone at once. See
+    /// [`Inodes::get`].
     pub fn find(&self, nodeid: NodeId) -> Option<InodeId> {
         self.nodes.get(&nodeid).map(|e| *e)
     }
@@ -586,6 +592,37 @@ impl Inodes {
         if unused == Some(true) {
             self.reap(nodeid, id);
         }
+        if self.waiters.load(Ordering::SeqCst) > 0 {
+            let _waiting = self.forgotten.0.lock();
+            self.forgotten.1.notify_all();
+        }
+    }
+
+    /// Waits up to `bound` until the kernel has forgotten the object whose number `attr`'s
+    /// has been given. The kernel would make it bad, and whoever is on the way to it would
+    /// be told EIO; without that number it is looked for and found to be gone.
+    ///
+    /// Preconditions: no lock is held.
+    pub fn wait_forgotten(&self, attr: &Attr, device: u16, bound: Duration) {
+        let nodeid = self.devices.nodeid(device, &attr.id);
+        let held = || {
+            let id = self.find(nodeid)?;
+            let held = self.with(id, |i| i.nlookup > 0)?;
+            (held && !self.is_object(id, attr, device)).then_some(())
+        };
+        if held().is_none() {
+            return;
+        }
+        let end = Instant::now() + bound;
+        self.waiters.fetch_add(1, Ordering::SeqCst);
+        let mut waiting = self.forgotten.0.lock();
+        while held().is_some() {
+            if self.forgotten.1.wait_until(&mut waiting, end).timed_out() {
+                break;
+            }
+        }
+        drop(waiting);
+        self.waiters.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Frees an inode if it is still unused.

@@ -68,6 +68,42 @@ pub struct Dentry {
     dead: bool,
 }
 
+/// How a new dentry is filled in: the arms of the experiment of 2007.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DentryInit {
+    /// Each field is set.
+    #[default]
+    Fields,
+    /// All of it is set to zero first, then what is not zero.
+    Zero,
+}
+
+impl DentryInit {
+    /// `d_alloc`'s fields, at one place in memory.
+    fn fill(self, new: Dentry) -> Dentry {
+        match self {
+            Self::Fields => new,
+            Self::Zero => {
+                let mut dentry = Dentry {
+                    name: DName::Inline(0, [0; DNAME_INLINE]),
+                    inode: None,
+                    epoch: 0,
+                    referenced: AtomicBool::new(false),
+                    dead: false,
+                    ..new
+                };
+                // Keeps the compiler from leaving out what is overwritten at once.
+                std::hint::black_box(&mut dentry);
+                dentry.name = new.name;
+                dentry.inode = new.inode;
+                dentry.epoch = new.epoch;
+                dentry.referenced = new.referenced;
+                dentry
+            }
+        }
+    }
+}
+
 /// What the cache says of a name.
 pub enum Cached<'a> {
     /// It is this inode.
@@ -165,6 +201,7 @@ pub struct Dcache {
     /// One rename at a time moves `rename_seq`.
     rename_mutex: Mutex<()>,
     hand: AtomicU64,
+    init: DentryInit,
 }
 
 impl Dcache {
@@ -172,7 +209,12 @@ impl Dcache {
     ///
     /// # Errors
     /// ENOMEM.
-    pub fn new(registry: &Registry, root: &Attr, traits: FsTraits) -> Result<Self> {
+    pub fn new(
+        registry: &Registry,
+        root: &Attr,
+        traits: FsTraits,
+        init: DentryInit,
+    ) -> Result<Self> {
         Ok(Self {
             dentries: ObjTable::create(registry, "dentry", SlabFlags::empty()),
             inodes: Inodes::new(registry, root, traits)?,
@@ -185,6 +227,7 @@ impl Dcache {
             rename_seq: AtomicU64::new(0),
             rename_mutex: Mutex::new(()),
             hand: AtomicU64::new(0),
+            init,
         })
     }
 
@@ -332,7 +375,7 @@ impl Dcache {
             referenced: AtomicBool::new(true),
             dead: false,
         };
-        let id = match self.dentries.insert(dentry) {
+        let id = match self.dentries.insert(self.init.fill(dentry)) {
             Ok(id) => id,
             Err(_) => return Err(Errno::NOMEM),
         };

@@ -30,9 +30,9 @@ use crate::dcache::{InodeId, InodeRef, NodeId, ROOT};
 use crate::error::{Errno, Result};
 use crate::name::{LastType, QStr, next_component, skip_slashes};
 pub use crate::namei::Coherence;
-use crate::namei::{Found, Limits, Namei, Policy};
+use crate::namei::{Found, Limits, Namei, Policy, Variant};
 use crate::notice::{Notice, Notices};
-use crate::slab::{CacheInfo, Registry};
+use crate::slab::{CacheInfo, Registry, SlabOptions};
 use crate::source::{Attr, Handle, Source, StatFs};
 use crate::sync::Arc;
 
@@ -91,6 +91,12 @@ pub struct Options {
     pub max_watches: usize,
     /// User and group that the virtual files belong to: whoever mounted.
     pub owner: (u32, u32),
+    /// How long an object waits for the kernel to forget the one that had its number.
+    pub forget_wait: Duration,
+    /// The arms of the experiments.
+    pub variant: Variant,
+    /// Debug modes and injected failures of the slab caches.
+    pub slab: SlabOptions,
 }
 
 impl Default for Options {
@@ -110,6 +116,9 @@ impl Default for Options {
             dir_fds: 256,
             max_watches: 1 << 20,
             owner: (0, 0),
+            forget_wait: Duration::from_millis(20),
+            variant: Variant::default(),
+            slab: SlabOptions::default(),
         }
     }
 }
@@ -181,7 +190,7 @@ impl<S: Source> Fs<S> {
     /// # Errors
     /// As [`Fs::new`].
     pub fn with_clock(source: S, options: Options, clock: Clock) -> Result<Self> {
-        let registry = Registry::new();
+        let registry = Registry::with_options(options.slab.clone());
         let policy = Policy {
             coherence: options.coherence,
             ttl: options.ttl,
@@ -192,8 +201,9 @@ impl<S: Source> Fs<S> {
             bytes: options.cache_size,
             nodes: options.dir_fds,
             watches: options.max_watches,
+            forget_wait: options.forget_wait,
         };
-        let namei = Namei::new(source, &registry, clock, policy, limits)?;
+        let namei = Namei::new(source, &registry, clock, policy, limits, options.variant)?;
         Ok(Self {
             files: Files::new(&registry),
             locks: Locks::new(),

@@ -26,9 +26,11 @@ pub use watches::{Own, Watches};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::clock::{Asked, Clock, Millis};
-use crate::dcache::{Added, Cached, Dcache, Dir, InodeId, InodeRef, Moment, Stamp, Sweep};
+use crate::dcache::{
+    Added, Cached, Dcache, DentryInit, Dir, InodeId, InodeRef, Moment, Stamp, Sweep,
+};
 use crate::error::{Errno, Result};
-use crate::name::{Filename, Names, QStr};
+use crate::name::{Filename, Names, QStr, Supply};
 use crate::notice::{Notice, Notices};
 use crate::slab::Registry;
 use crate::source::{Attr, Kind, Source, Time};
@@ -133,6 +135,17 @@ pub struct Limits {
     pub nodes: usize,
     /// Watched directories.
     pub watches: usize,
+    /// How long an object waits for the kernel to forget the one that had its number.
+    pub forget_wait: Duration,
+}
+
+/// Where name buffers come from, and how dentries begin; for the experiments.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Variant {
+    /// The experiment of 1999.
+    pub getname: Supply,
+    /// The experiment of 2007.
+    pub dentry_init: DentryInit,
 }
 
 /// Resolves the names of one mount.
@@ -153,6 +166,7 @@ pub struct Namei<S: Source> {
     /// `st_dev` of the mount itself, which must never be entered; 0 while unknown.
     own_dev: AtomicU64,
     budget: u64,
+    forget_wait: Duration,
     inserts: AtomicU64,
 }
 
@@ -173,6 +187,7 @@ impl<S: Source> Namei<S> {
         clock: Clock,
         mut policy: Policy,
         limits: Limits,
+        variant: Variant,
     ) -> Result<Self> {
         let root = source.root();
         let attr = source.stat(&root)?;
@@ -191,8 +206,8 @@ impl<S: Source> Namei<S> {
             };
         }
         Ok(Self {
-            names: Names::new(registry),
-            dcache: Dcache::new(registry, &attr, traits)?,
+            names: Names::new(registry, variant.getname),
+            dcache: Dcache::new(registry, &attr, traits, variant.dentry_init)?,
             clock,
             notices: Arc::new(Notices::new(NOTICE_LIMIT)),
             policy,
@@ -200,6 +215,7 @@ impl<S: Source> Namei<S> {
             watches: watcher.map(|watcher| Watches::new(watcher, limits.watches)),
             own_dev: AtomicU64::new(0),
             budget: limits.bytes,
+            forget_wait: limits.forget_wait,
             inserts: AtomicU64::new(0),
             source,
         })
@@ -663,7 +679,9 @@ impl<S: Source> Namei<S> {
                 devices.add(&attr.id, self.source.fs_traits(&node)?)
             }
         };
-        self.dcache.inodes.iget(attr, device)
+        let inodes = &self.dcache.inodes;
+        inodes.wait_forgotten(attr, device, self.forget_wait);
+        inodes.iget(attr, device)
     }
 
     /// Whether `attr` is of the inode `id`.

@@ -755,6 +755,8 @@ pub(super) fn options(coherence: Coherence) -> Options {
         negative_ttl: times[1],
         attr_ttl: times[2],
         dir_fds: 1,
+        // Its FORGETs come from the same thread.
+        forget_wait: Duration::ZERO,
         ..Options::default()
     }
 }
