@@ -19,6 +19,7 @@ mod tree;
 mod cli;
 mod coherence;
 mod concurrency;
+mod debug;
 mod files;
 mod identity;
 mod lifecycle;

@@ -204,10 +204,19 @@ impl<S: Source> Fs<S> {
             forget_wait: options.forget_wait,
         };
         let namei = Namei::new(source, &registry, clock, policy, limits, options.variant)?;
+        let files = Files::new(&registry);
+        let attributes = |name: String| {
+            let all = registry.attributes(&name).unwrap_or_default();
+            (
+                name,
+                all.into_iter().map(|(attribute, _)| attribute).collect(),
+            )
+        };
+        let caches = registry.names().into_iter().map(attributes).collect();
         Ok(Self {
-            files: Files::new(&registry),
+            files,
             locks: Locks::new(),
-            virt: Virt::new(options.slabinfo, options.owner),
+            virt: Virt::new(options.slabinfo, options.owner, caches),
             requests: Requests::default(),
             namei,
             registry,
@@ -345,6 +354,7 @@ impl<S: Source> Fs<S> {
     pub fn forget(&self, nodeid: NodeId, n: u64) {
         if nodeid != ROOT {
             self.namei.dcache.inodes.forget(nodeid, n);
+            self.namei.changed_names();
         }
     }
 

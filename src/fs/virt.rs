@@ -1,4 +1,5 @@
-//! Virtual files (floor F5): `.slabinfo` and `.nameifs/`.
+//! Virtual files (floor F5): `.slabinfo` and `.nameifs/`, with the attributes of the slab
+//! caches as /sys/kernel/slab has them.
 //!
 //! Contract: they answer lookups in the root and are not listed there unless asked
 //! for, so that find, tar and rsync see the source's tree and nothing more. Their
@@ -17,82 +18,93 @@ use crate::error::{Errno, Result};
 use crate::namei::FOREVER;
 use crate::source::{Attr, Kind, Source, SourceId, Time};
 
-/// The virtual files, in the order of their nodeids.
+/// The virtual files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub(super) enum Node {
     Slabinfo,
     Directory,
     Stats,
     DentryState,
     DropCaches,
+    /// `.nameifs/slab`, as /sys/kernel/slab.
+    Slab,
+    /// A directory below it: the cache by its place in the registry.
+    Cache(u16),
+    /// A file in that: the attribute by its place among the cache's.
+    Attr(u16, u8),
 }
 
-const NODES: [Node; 5] = [
+/// Those that every mount has, in the order of their nodeids.
+const NODES: [Node; 6] = [
     Node::Slabinfo,
     Node::Directory,
     Node::Stats,
     Node::DentryState,
     Node::DropCaches,
+    Node::Slab,
 ];
 
 /// Names that a source should not have in its root.
 pub const NAMES: [&str; 2] = [".slabinfo", ".nameifs"];
 
+/// Attributes of a cache that are written.
+const SHRINK: &str = "shrink";
+const VALIDATE: &str = "validate";
+
+/// Where the nodeids of caches begin; each has 256.
+const CACHES: NodeId = VIRTUAL + 0x1_0000;
+
 impl Node {
     fn nodeid(self) -> NodeId {
-        VIRTUAL + 1 + self as NodeId
-    }
-
-    fn of(nodeid: NodeId) -> Option<Self> {
-        NODES
-            .get(usize::try_from(nodeid.checked_sub(VIRTUAL + 1)?).ok()?)
-            .copied()
-    }
-
-    fn name(self) -> &'static str {
         match self {
-            Self::Slabinfo => NAMES[0],
-            Self::Directory => NAMES[1],
-            Self::Stats => "stats",
-            Self::DentryState => "dentry-state",
-            Self::DropCaches => "drop_caches",
+            Self::Cache(cache) => CACHES + (NodeId::from(cache) << 8),
+            Self::Attr(cache, attr) => Self::Cache(cache).nodeid() + 1 + NodeId::from(attr),
+            _ => VIRTUAL + 1 + self.place(),
+        }
+    }
+
+    /// Its place among its siblings, more or less: the numbers ascend.
+    fn place(self) -> u64 {
+        match self {
+            Self::Cache(cache) => u64::from(cache),
+            Self::Attr(_, attr) => u64::from(attr),
+            _ => NODES.iter().position(|n| *n == self).unwrap_or(0) as u64,
         }
     }
 
     fn parent(self) -> NodeId {
         match self {
             Self::Slabinfo | Self::Directory => ROOT,
+            Self::Cache(_) => Self::Slab.nodeid(),
+            Self::Attr(cache, _) => Self::Cache(cache).nodeid(),
             _ => Self::Directory.nodeid(),
         }
     }
 
     fn kind(self) -> Kind {
-        if self == Self::Directory {
-            Kind::Directory
-        } else {
-            Kind::Regular
-        }
-    }
-
-    fn perm(self) -> u16 {
         match self {
-            Self::Directory => 0o555,
-            Self::DropCaches => 0o200,
-            _ => 0o444,
+            Self::Directory | Self::Slab | Self::Cache(_) => Kind::Directory,
+            _ => Kind::Regular,
         }
     }
 
-    /// Where a listing goes on after this one: beyond what a source would use, and
-    /// below the largest number, which ext4 uses for its end.
+    /// Where a listing goes on after this one; in the root beyond what a source would
+    /// use, and below the largest number, which ext4 uses for its end.
     fn cookie(self) -> u64 {
-        (i64::MAX as u64) - 16 + self as u64
+        match self.parent() {
+            ROOT => (i64::MAX as u64) - 16 + self.place(),
+            _ => 3 + self.place(),
+        }
     }
 }
+
+/// A cache's name and those of its attributes.
+pub(super) type CacheFiles = (String, Vec<&'static str>);
 
 /// The virtual files of a mount.
 pub(super) struct Virt {
     mode: SlabinfoMode,
+    caches: Vec<CacheFiles>,
     born: Time,
     uid: u32,
     gid: u32,
@@ -127,12 +139,13 @@ impl VirtFile {
 }
 
 impl Virt {
-    pub(super) fn new(mode: SlabinfoMode, (uid, gid): (u32, u32)) -> Self {
+    pub(super) fn new(mode: SlabinfoMode, (uid, gid): (u32, u32), caches: Vec<CacheFiles>) -> Self {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
         Self {
             mode,
+            caches,
             born: Time {
                 sec: now.as_secs() as i64,
                 nsec: now.subsec_nanos(),
@@ -144,7 +157,56 @@ impl Virt {
 
     /// Whether a nodeid is a virtual file's.
     pub(super) fn owns(nodeid: NodeId) -> bool {
-        Node::of(nodeid).is_some()
+        (VIRTUAL..CACHES + (1 << 24)).contains(&nodeid)
+    }
+
+    fn of(&self, nodeid: NodeId) -> Option<Node> {
+        if let Some(number) = nodeid.checked_sub(CACHES) {
+            let cache = u16::try_from(number >> 8).ok()?;
+            let (_, attrs) = self.caches.get(usize::from(cache))?;
+            return match (number & 0xff) as u8 {
+                0 => Some(Node::Cache(cache)),
+                n if usize::from(n) <= attrs.len() => Some(Node::Attr(cache, n - 1)),
+                _ => None,
+            };
+        }
+        let number = nodeid.checked_sub(VIRTUAL + 1)?;
+        NODES.get(usize::try_from(number).ok()?).copied()
+    }
+
+    fn name(&self, node: Node) -> &str {
+        match node {
+            Node::Slabinfo => NAMES[0],
+            Node::Directory => NAMES[1],
+            Node::Stats => "stats",
+            Node::DentryState => "dentry-state",
+            Node::DropCaches => "drop_caches",
+            Node::Slab => "slab",
+            Node::Cache(cache) => &self.caches[usize::from(cache)].0,
+            Node::Attr(cache, attr) => self.caches[usize::from(cache)].1[usize::from(attr)],
+        }
+    }
+
+    /// The cache and the attribute that a node is.
+    pub(super) fn attribute(&self, node: Node) -> Option<(&str, &str)> {
+        match node {
+            Node::Attr(cache, _) => Some((self.name(Node::Cache(cache)), self.name(node))),
+            _ => None,
+        }
+    }
+
+    /// Whether something happens when it is written.
+    fn is_trigger(&self, node: Node) -> bool {
+        let attribute = self.attribute(node).map(|(_, attribute)| attribute);
+        node == Node::DropCaches || matches!(attribute, Some(SHRINK | VALIDATE))
+    }
+
+    fn perm(&self, node: Node) -> u16 {
+        match node.kind() {
+            Kind::Directory => 0o555,
+            _ if self.is_trigger(node) => 0o200,
+            _ => 0o444,
+        }
     }
 
     fn attr(&self, node: Node) -> Attr {
@@ -157,7 +219,7 @@ impl Virt {
                 btime: Some(self.born),
             },
             kind: node.kind(),
-            perm: node.perm(),
+            perm: self.perm(node),
             nlink: if dir { 2 } else { 1 },
             uid: self.uid,
             gid: self.gid,
@@ -184,14 +246,26 @@ impl Virt {
 
     fn below(&self, parent: NodeId) -> impl Iterator<Item = Node> {
         let on = self.mode != SlabinfoMode::Off;
-        NODES
-            .into_iter()
-            .filter(move |n| on && n.parent() == parent)
+        let (mut caches, mut attrs) = (0, (0, 0));
+        match self.of(parent) {
+            Some(Node::Slab) => caches = self.caches.len(),
+            Some(Node::Cache(cache)) => {
+                attrs = (cache, self.caches[usize::from(cache)].1.len());
+            }
+            _ => {}
+        }
+        let caches = (0..caches).map(|cache| Node::Cache(cache as u16));
+        let attrs = (0..attrs.1).map(move |attr| Node::Attr(attrs.0, attr as u8));
+        let fixed = NODES.into_iter().filter(move |n| n.parent() == parent);
+        fixed.chain(caches).chain(attrs).filter(move |_| on)
     }
 
     /// What a name is, if it is a matter of the virtual files.
     pub(super) fn lookup(&self, parent: NodeId, name: &[u8]) -> Option<Lookup> {
-        match self.below(parent).find(|n| n.name().as_bytes() == name) {
+        match self
+            .below(parent)
+            .find(|n| self.name(*n).as_bytes() == name)
+        {
             Some(node) => Some(Lookup::Entry(self.entry(node))),
             None if Self::owns(parent) => Some(Lookup::Negative(Duration::ZERO)),
             None => None,
@@ -199,7 +273,7 @@ impl Virt {
     }
 
     pub(super) fn getattr(&self, nodeid: NodeId) -> Option<Stat> {
-        let node = Node::of(nodeid)?;
+        let node = self.of(nodeid)?;
         Some(Stat {
             ino: nodeid,
             attr: self.attr(node),
@@ -214,16 +288,17 @@ impl Virt {
         cookie: u64,
         sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> bool {
-        if Node::of(nodeid) != Some(Node::Directory) {
+        let Some(dir) = self.of(nodeid).filter(|n| n.kind() == Kind::Directory) else {
             return false;
-        }
-        let dots = [(1, nodeid, "."), (2, ROOT, "..")].map(|(cookie, ino, name)| DirEntry {
-            ino,
-            cookie,
-            kind: Kind::Directory,
-            name: name.as_bytes(),
-            entry: None,
-        });
+        };
+        let dots =
+            [(1, nodeid, "."), (2, dir.parent(), "..")].map(|(cookie, ino, name)| DirEntry {
+                ino,
+                cookie,
+                kind: Kind::Directory,
+                name: name.as_bytes(),
+                entry: None,
+            });
         let nodes = self.below(nodeid).map(|n| self.dir_entry(n));
         for entry in dots.into_iter().chain(nodes) {
             if entry.cookie > cookie && !sink(entry) {
@@ -233,12 +308,12 @@ impl Virt {
         true
     }
 
-    fn dir_entry(&self, node: Node) -> DirEntry<'static> {
+    fn dir_entry(&self, node: Node) -> DirEntry<'_> {
         DirEntry {
             ino: node.nodeid(),
             cookie: node.cookie(),
             kind: node.kind(),
-            name: node.name().as_bytes(),
+            name: self.name(node).as_bytes(),
             entry: Some(self.entry(node)),
         }
     }
@@ -270,22 +345,20 @@ impl Virt {
     /// # Errors
     /// EISDIR, EACCES for writing a file that is only read.
     pub(super) fn open(&self, nodeid: NodeId, flags: u32) -> Result<Option<VirtFile>> {
-        let Some(node) = Node::of(nodeid) else {
+        let Some(node) = self.of(nodeid) else {
             return Ok(None);
         };
         let writes = flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32;
-        match node {
-            Node::Directory => Err(Errno::ISDIR),
-            Node::DropCaches => Ok(Some(VirtFile {
-                node,
-                text: Mutex::default(),
-            })),
-            _ if writes => Err(Errno::ACCESS),
-            _ => Ok(Some(VirtFile {
-                node,
-                text: Mutex::default(),
-            })),
+        if node.kind() == Kind::Directory {
+            return Err(Errno::ISDIR);
         }
+        if writes && !self.is_trigger(node) {
+            return Err(Errno::ACCESS);
+        }
+        Ok(Some(VirtFile {
+            node,
+            text: Mutex::default(),
+        }))
     }
 }
 
@@ -296,18 +369,34 @@ impl<S: Source> Fs<S> {
             Node::Slabinfo => self.registry.render(),
             Node::Stats => format!("{:#}\n", self.stats()),
             Node::DentryState => self.dentry_state(),
-            Node::Directory | Node::DropCaches => String::new(),
+            _ => self.attribute_text(node).unwrap_or_default(),
         }
     }
 
+    fn attribute_text(&self, node: Node) -> Option<String> {
+        let (cache, attribute) = self.virt.attribute(node)?;
+        let all = self.registry.attributes(cache)?;
+        let (_, text) = all.into_iter().find(|(name, _)| *name == attribute)?;
+        Some(text)
+    }
+
     /// A write to a virtual file: `1` to `drop_caches` drops everything, `1 PATH` what is
-    /// cached of that path and beneath it.
+    /// cached of that path and beneath it; `1` to a cache's `shrink` gives its empty slabs
+    /// back, to `validate` checks it.
     ///
     /// # Errors
     /// EINVAL for anything else.
     pub(super) fn virt_write(&self, file: &VirtFile, data: &[u8]) -> Result<usize> {
         if file.node != Node::DropCaches {
-            return Err(Errno::INVAL);
+            if data.trim_ascii() != b"1" {
+                return Err(Errno::INVAL);
+            }
+            let done = match self.virt.attribute(file.node) {
+                Some((cache, SHRINK)) => self.registry.shrink(cache),
+                Some((cache, VALIDATE)) => self.registry.validate(cache),
+                _ => None,
+            };
+            return done.map(|_| data.len()).ok_or(Errno::INVAL);
         }
         match data.trim_ascii() {
             b"1" | b"2" | b"3" => self.drop_caches(),

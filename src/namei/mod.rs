@@ -167,11 +167,13 @@ pub struct Namei<S: Source> {
     own_dev: AtomicU64,
     budget: u64,
     forget_wait: Duration,
-    inserts: AtomicU64,
+    names_changed: AtomicU64,
 }
 
-/// Dentries added between two looks at the budget.
-const INSERTS_PER_CHECK: u64 = 1024;
+/// Names cached or let go of between two looks at the budget.
+const NAMES_PER_CHECK: u64 = 1024;
+/// What one takes, dentry, inode and tables, about.
+const BYTES_PER_NAME: u64 = 256;
 /// Notices that may wait for the notifier.
 const NOTICE_LIMIT: usize = 64 << 10;
 
@@ -216,7 +218,7 @@ impl<S: Source> Namei<S> {
             own_dev: AtomicU64::new(0),
             budget: limits.bytes,
             forget_wait: limits.forget_wait,
-            inserts: AtomicU64::new(0),
+            names_changed: AtomicU64::new(0),
             source,
         })
     }
@@ -617,8 +619,13 @@ impl<S: Source> Namei<S> {
             self.notices.doubt(nodeid);
             self.notices.push(Notice::Inode { nodeid });
         }
-        let inserts = self.inserts.fetch_add(1, Ordering::Relaxed);
-        if inserts.is_multiple_of(INSERTS_PER_CHECK) {
+        self.changed_names();
+    }
+
+    /// A name was cached, or the kernel let go of one: looks at the budget now and then.
+    pub fn changed_names(&self) {
+        let names = self.names_changed.fetch_add(1, Ordering::Relaxed);
+        if names.is_multiple_of(NAMES_PER_CHECK) {
             self.stay_in_budget();
         }
     }
@@ -626,14 +633,16 @@ impl<S: Source> Namei<S> {
     /// Frees unused dentries while the caches hold more than the budget; what the
     /// kernel pins is asked back.
     pub fn stay_in_budget(&self) {
-        let names = 2 * INSERTS_PER_CHECK as usize;
+        let names = 2 * NAMES_PER_CHECK as usize;
         if self.over_budget() && !self.reclaim(names) {
             self.notices.push(Notice::Reclaim { names });
         }
     }
 
+    /// Whether the names until the next look might exceed the budget.
     fn over_budget(&self) -> bool {
-        self.dcache.bytes() as u64 > self.budget
+        let headroom = (NAMES_PER_CHECK * BYTES_PER_NAME).min(self.budget / 4);
+        self.dcache.bytes() as u64 > self.budget - headroom
     }
 
     /// Frees up to `count` unused dentries, if the caches hold more than the budget, and
