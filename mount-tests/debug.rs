@@ -43,8 +43,8 @@ fn every_supply_of_name_buffers() {
     for supply in ["page", "malloc", "slab", "magazine"] {
         for init in ["fields", "zero"] {
             let mounted = Setup::mode("strict")
-                .arg(&format!("--getname={supply}"))
-                .arg(&format!("--dentry-init={init}"))
+                .arg(format!("--getname={supply}"))
+                .arg(format!("--dentry-init={init}"))
                 .mount();
             tree::wide(&mounted.below("d"), 300);
             assert_eq!(names(mounted.path()), names(mounted.source()), "{supply}");
@@ -93,7 +93,7 @@ fn attributes_are_those_of_slabinfo() {
         assert_eq!(number(&mounted, "inode", name), 0, "{name}");
     }
     let dir = mounted.at(".nameifs/slab/dentry");
-    let find = run(&mut command(["find", ".", "-type", "f", "-perm", "0444"]).current_dir(&dir));
+    let find = run(command(["find", ".", "-type", "f", "-perm", "0444"]).current_dir(&dir));
     assert!(find.ok().out().lines().count() > 10);
     for trigger in ["shrink", "validate"] {
         fs::write(dir.join(trigger), "1\n").unwrap_or_else(|e| panic!("{trigger}: {e}"));
@@ -158,7 +158,7 @@ fn failed_allocations_are_enomem() {
     need!();
     for cache in ["getname_cache", "dentry", "inode", "filp", "dname-64"] {
         let mounted = Setup::mode("ttl")
-            .arg(&format!("--fail-slab={cache}:every=7,times=200"))
+            .arg(format!("--fail-slab={cache}:every=7,times=200"))
             .mount();
         tree::wide(&mounted.below("d"), 100);
         fs::write(
