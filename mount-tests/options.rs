@@ -217,7 +217,7 @@ fn slabinfo_modes() {
             }
             if there {
                 let inside = names(&mounted.at(".nameifs"));
-                assert_eq!(inside, ["dentry-state", "drop_caches", "stats"]);
+                assert_eq!(inside, ["dentry-state", "drop_caches", "slab", "stats"]);
             }
             mounted.unmount();
         }

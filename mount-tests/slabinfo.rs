@@ -3,9 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
 use crate::harness::{MODES, Mounted, Setup, kernel_drop_caches, whole_machine};
@@ -84,6 +86,87 @@ fn read_by_vmstat() {
         assert_eq!(row, Some(line.size.to_string()), "{name} in\n{text}");
     }
     mounted.unmount();
+}
+
+/// What Prometheus' node_exporter makes of a slabinfo file.
+fn exported(mounted: &Mounted) -> BTreeMap<String, f64> {
+    let procfs = mounted.place().dir("procfs");
+    std::os::unix::fs::symlink(mounted.at(".slabinfo"), procfs.join("slabinfo")).expect("symlink");
+    let port = TcpListener::bind("127.0.0.1:0")
+        .and_then(|free| free.local_addr())
+        .expect("a free port")
+        .port();
+    let mut cmd = command([
+        "prometheus-node-exporter",
+        "--collector.disable-defaults",
+        "--collector.slabinfo",
+    ]);
+    cmd.arg(format!("--path.procfs={}", procfs.display()))
+        .arg(format!("--web.listen-address=127.0.0.1:{port}"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let mut exporter = cmd.spawn().expect("it starts");
+    let text = until(Duration::from_secs(30), || {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").ok()?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).ok()?;
+        Some(text)
+    });
+    exporter.kill().expect("it is ours");
+    exporter.wait().expect("it is ours");
+    fs::remove_dir_all(&procfs).expect("remove");
+    let text = text.expect("an answer");
+    let metrics = text.lines().filter(|l| l.starts_with("node_"));
+    let pair = |line: &str| {
+        let (name, value) = line.rsplit_once(' ')?;
+        Some((name.to_owned(), value.parse().ok()?))
+    };
+    metrics.filter_map(pair).collect()
+}
+
+/// Every reader reads it: with more objects than magazines hold, and under all debug
+/// modes, where objects are larger.
+#[test]
+fn read_by_all_under_debug_modes() {
+    need!(
+        Root,
+        Program("slabtop"),
+        Program("vmstat"),
+        Program("prometheus-node-exporter")
+    );
+    for debug in ["-", "FZPU"] {
+        let mounted = Setup::mode("ttl")
+            .arg("--ttl=600s")
+            .arg(format!("--slab-debug={debug}"))
+            .mount();
+        tree::wide(&mounted.below("d"), 3000);
+        run(&mut mounted.inside(&["find", ".", "-printf", "%s"])).clean();
+        let info = mounted.slabinfo();
+        assert!(info["dentry"].active > 3000, "{info:?}");
+        let slabtop = with_tool(&mounted, &["slabtop", "-o"]);
+        let vmstat = with_tool(&mounted, &["vmstat", "-m"]);
+        let exported = exported(&mounted);
+        for (name, line) in &info {
+            assert!(slabtop.contains(name), "{debug}: {name} in\n{slabtop}");
+            assert!(vmstat.contains(name), "{debug}: {name} in\n{vmstat}");
+            for (metric, number) in [
+                ("object_size_bytes", line.size),
+                ("objects_per_slab", line.per_slab),
+            ] {
+                let key = format!("node_slabinfo_{metric}{{slab=\"{name}\"}}");
+                assert_eq!(exported.get(&key), Some(&(number as f64)), "{debug} {key}");
+            }
+        }
+        let dentries = "node_slabinfo_active_objects{slab=\"dentry\"}";
+        assert_eq!(exported[dentries], info["dentry"].active as f64);
+        assert_eq!(
+            exported["node_scrape_collector_success{collector=\"slabinfo\"}"],
+            1.0
+        );
+        mounted.unmount();
+    }
 }
 
 /// The caches that were promised are there, the name buffers with 4,096 bytes.

@@ -71,6 +71,8 @@ pub enum Command {
     Resolve(ResolveArgs),
     /// Compare find on SOURCE with find through a mirror of it
     Demo(DemoArgs),
+    /// Repeat one of the experiments that the project comes from
+    Bench(BenchArgs),
     /// Print the manual page
     #[command(hide = true)]
     Man,
@@ -235,6 +237,20 @@ pub struct DemoArgs {
     pub source: PathBuf,
     /// Rounds of warm walks
     #[arg(long, value_name = "N", default_value = "5")]
+    pub rounds: OsString,
+}
+
+/// `nameifs bench` as typed.
+#[derive(Args, Debug)]
+pub struct BenchArgs {
+    /// Which: getname, find over mirrors that differ in where name buffers come from (1999)
+    #[arg(value_parser = ["getname"])]
+    pub experiment: String,
+    /// Directory to mirror
+    #[arg(default_value = "/usr/share")]
+    pub source: PathBuf,
+    /// Rounds of each
+    #[arg(long, value_name = "N", default_value = "9")]
     pub rounds: OsString,
 }
 

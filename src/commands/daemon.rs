@@ -189,15 +189,19 @@ pub fn serving(mount: &Mount) -> Option<Serving> {
                 .collect()
         })
         .unwrap_or_default();
-    let connected = servers
-        .iter()
-        .find(|(_, fdinfos)| holds_connection(fdinfos, mount.minor));
-    let named = || {
-        servers
-            .iter()
-            .find(|(process, _)| names_mountpoint(process, &mount.mountpoint))
+    // A daemon that is ending may still hold a connection whose number was given again, so
+    // the one that has the name as well comes first.
+    let fits = |(process, fdinfos): &&(PathBuf, Vec<PathBuf>)| {
+        let connected = holds_connection(fdinfos, mount.minor);
+        let named = names_mountpoint(process, &mount.mountpoint);
+        (connected && named, connected, named)
     };
-    let (process, _) = connected.or_else(named)?;
+    let (process, _) = servers
+        .iter()
+        .map(|server| (fits(&server), server))
+        .filter(|(fit, _)| fit.1 || fit.2)
+        .max_by_key(|(fit, _)| *fit)?
+        .1;
     let pid = pid_of(process)?;
     let fd = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
     Some(Serving { pid, fd })

@@ -1,11 +1,13 @@
 //! The commands, one per file (floor F7), and what they share.
 
+mod bench;
 mod check;
 mod daemon;
 mod demo;
 mod drop;
 mod log;
 mod man;
+mod measure;
 mod mount;
 mod mountinfo;
 mod resolve;
@@ -26,6 +28,7 @@ pub fn run(cli: Cli) -> Outcome {
         Command::Stat(args) => stat::run(&args),
         Command::Resolve(args) => resolve::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Man => man::run(),
     }
 }

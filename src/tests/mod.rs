@@ -7,6 +7,7 @@ mod model;
 mod own;
 mod plan;
 mod regress;
+mod slow;
 mod syscalls;
 mod truth;
 mod user;
