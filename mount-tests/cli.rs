@@ -13,7 +13,7 @@ use crate::need;
 use crate::observe::{mount_at, mounts_below, processes_naming};
 use crate::run::{self, Done, as_user, command, run, try_run_within};
 
-fn tool<S: AsRef<OsStr>>(words: &[S]) -> Done {
+pub fn tool<S: AsRef<OsStr>>(words: &[S]) -> Done {
     let mut cmd = command([nameifs()]);
     cmd.args(words);
     run::run_within(&mut cmd, Duration::from_secs(30))
@@ -22,7 +22,7 @@ fn tool<S: AsRef<OsStr>>(words: &[S]) -> Done {
 /// Exactly one line, which begins with the program's name and has a word of
 /// advice in it, or the words given.
 #[track_caller]
-fn refused(done: &Done, code: i32, says: &str) {
+pub fn refused(done: &Done, code: i32, says: &str) {
     let err = done.err();
     assert_eq!(done.code(), code, "{}: {err}", done.line);
     let lines: Vec<&str> = err.lines().collect();
@@ -164,6 +164,7 @@ fn wrong_number_of_arguments() {
         vec![word("mount"), mnt.into()],
         vec![word("umount")],
         vec![word("stat")],
+        vec![word("top")],
         vec![word("resolve")],
     ];
     for words in table {
@@ -453,7 +454,7 @@ fn options_are_documented() {
     let readme = fs::read_to_string(readme).unwrap_or_default();
     let man = tool(&["man"]).clean().out().replace("\\-", "-");
     let mut missing = Vec::new();
-    for command in ["mount", "umount", "stat", "resolve", "demo"] {
+    for command in ["mount", "umount", "stat", "top", "resolve", "demo"] {
         let help = tool(&[command, "--help"]).clean().out();
         assert!(help.contains("Usage"), "{help}");
         for option in long_options(&help) {

@@ -14,6 +14,7 @@ mod harness;
 mod observe;
 mod place;
 mod run;
+mod terminal;
 mod tree;
 
 mod cli;
@@ -30,5 +31,6 @@ mod readdir;
 mod requests;
 mod resources;
 mod slabinfo;
+mod top;
 mod watch;
 mod write;

@@ -20,7 +20,7 @@ use crate::tree;
 const CACHES: [&str; 3] = ["getname_cache", "dentry", "inode"];
 
 /// Runs a tool with `.slabinfo` in the place of /proc/slabinfo.
-fn with_tool(mounted: &Mounted, words: &[&str]) -> String {
+pub fn with_tool(mounted: &Mounted, words: &[&str]) -> String {
     let script = "mount --bind \"$1\" /proc/slabinfo && shift && exec \"$@\"";
     let mut cmd = command([
         "unshare",

@@ -10,7 +10,7 @@
 
 pub mod config;
 mod list;
-mod value;
+pub mod value;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -65,6 +65,8 @@ pub enum Command {
     Umount(UmountArgs),
     /// Show what a mirror has done: requests, hits, source calls, slab caches
     Stat(StatArgs),
+    /// Watch a mirror's slab caches and names as slabtop(1) shows the kernel's
+    Top(TopArgs),
     /// Look everything up anew, or PATH and what is beneath it
     Drop(DropArgs),
     /// Walk PATH below SOURCE and print each component, its inode, hit or miss
@@ -218,6 +220,23 @@ pub struct StatArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+/// `nameifs top` as typed; the options are slabtop's.
+#[derive(Args, Debug)]
+pub struct TopArgs {
+    /// Where the mirror is mounted
+    pub mountpoint: PathBuf,
+    /// Seconds between two looks, such as 0.5
+    #[arg(short, long, value_name = "N", default_value = "3")]
+    pub delay: OsString,
+    /// Sort by a active objects, b objects per slab, c cache size, l slabs, v active
+    /// slabs, n name, o objects, p pages per slab, s object size, u use
+    #[arg(short, long, value_name = "C", default_value = "o")]
+    pub sort: OsString,
+    /// Print one screen and end
+    #[arg(short, long)]
+    pub once: bool,
 }
 
 /// `nameifs resolve` as typed.

@@ -47,6 +47,9 @@ fn misuse_is_one_line_that_names_the_culprit() {
         ("umount", "MOUNTPOINT is missing"),
         ("umount /a /b", "'/b'"),
         ("stat --jason /a", "did you mean --json"),
+        ("top", "MOUNTPOINT is missing"),
+        ("top --delay", "--delay"),
+        ("top --onec /a", "did you mean --once"),
         ("resolve /a", "PATH is missing"),
         ("demo /a /b", "'/b'"),
         ("/a", "MOUNTPOINT is missing"),
@@ -72,6 +75,7 @@ fn help_and_version_are_not_failures() {
         "-V",
         "mount --help",
         "stat -h",
+        "top --help",
         "demo --help",
     ] {
         match parse(argv(line)) {

@@ -12,6 +12,7 @@ mod mount;
 mod mountinfo;
 mod resolve;
 mod stat;
+mod top;
 mod umount;
 
 use std::io::{self, Write};
@@ -26,6 +27,7 @@ pub fn run(cli: Cli) -> Outcome {
         Command::Umount(args) => umount::run(&args),
         Command::Drop(args) => drop::run(&args),
         Command::Stat(args) => stat::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Resolve(args) => resolve::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),

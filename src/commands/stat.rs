@@ -4,8 +4,8 @@
 //! them but totals and alignment.
 
 use std::fmt::Write;
-use std::fs;
-use std::io::{self, ErrorKind};
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
 use nameifs::slab::{CacheInfo, parse_slabinfo};
@@ -33,16 +33,24 @@ pub fn run(args: &StatArgs) -> Outcome {
 }
 
 /// The counters and the slab caches of the mirror at `mountpoint`.
-fn read(mountpoint: &Path) -> Result<(Map<String, Value>, Vec<CacheInfo>), Failure> {
-    let stats = fs::read(stats_path(mountpoint)).map_err(|e| unreadable(mountpoint, &e))?;
+pub fn read(mountpoint: &Path) -> Result<(Map<String, Value>, Vec<CacheInfo>), Failure> {
+    let whole = |path: &Path| read_whole(path).map_err(|e| unreadable(mountpoint, &e));
+    let stats = whole(&stats_path(mountpoint))?;
     let stats = match serde_json::from_slice(&stats) {
         Ok(Value::Object(stats)) => stats,
         _ => return Err(odd("stats")),
     };
-    let text =
-        fs::read_to_string(mountpoint.join(SLABINFO)).map_err(|e| unreadable(mountpoint, &e))?;
-    let caches = parse_slabinfo(&text).ok_or_else(|| odd(SLABINFO))?;
+    let text = whole(&mountpoint.join(SLABINFO))?;
+    let text = std::str::from_utf8(&text).map_err(|_| odd(SLABINFO))?;
+    let caches = parse_slabinfo(text).ok_or_else(|| odd(SLABINFO))?;
     Ok((stats, caches))
+}
+
+/// A file whose size is not told beforehand, in few requests: they count themselves.
+fn read_whole(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(1 << 16);
+    File::open(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Why the counters cannot be read, in one line.
@@ -65,7 +73,8 @@ fn unreadable(mountpoint: &Path, error: &io::Error) -> Failure {
     }
 }
 
-fn odd(file: &str) -> Failure {
+/// A file of the mirror that does not read as it should.
+pub fn odd(file: &str) -> Failure {
     failed(format!(
         "{file} is not understood; use the nameifs that made the mount"
     ))
@@ -125,7 +134,7 @@ fn table(stats: &Map<String, Value>, caches: &[CacheInfo]) -> String {
 }
 
 /// Bytes in the pages that `.slabinfo` counts slabs in.
-fn page_size() -> u64 {
+pub fn page_size() -> u64 {
     nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE)
         .ok()
         .flatten()
