@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::harness::{MODES, Mounted, Setup, kernel_drop_caches, whole_machine};
 use crate::need;
-use crate::run::{Stop, difference, going, run, sorted_lines};
+use crate::run::{Stop, command, difference, going, run, run_within, sorted_lines, until};
 use crate::tree::wide;
 
 const FIND: [&str; 4] = ["find", ".", "-printf", "%i %y %m %n %s %T@ %l %P\\n"];
@@ -296,7 +296,7 @@ fn many_open_files() {
             let text = std::io::read_to_string(file).expect("read");
             assert_eq!(text, i.to_string());
         }
-        let closed = crate::run::until(Duration::from_secs(10), || {
+        let closed = until(Duration::from_secs(10), || {
             (crate::observe::descriptors(mounted.pid()) <= before + 10).then_some(())
         });
         assert!(
@@ -306,4 +306,75 @@ fn many_open_files() {
         );
         mounted.unmount();
     }
+}
+
+/// Work in the mount while another thread changes the source beneath it, with a single
+/// thread to serve requests: notices to the kernel wait for directories that requests
+/// hold, and must not be waited for by those.
+fn beside_changes(work: &str, change: impl Fn(&Path, usize) + Sync) {
+    let mounted = Setup::mode("watch")
+        .arg("--threads=1")
+        .arg("--ttl=1h")
+        .mount();
+    for d in ["a", "b"] {
+        fs::create_dir(mounted.below(d)).expect("mkdir");
+    }
+    thread::scope(|scope| {
+        let stop = Stop::default();
+        let (flag, source, change) = (stop.flag(), mounted.source(), &change);
+        scope.spawn(move || {
+            for n in (0..).take_while(|_| going(&flag)) {
+                change(source, n % 50);
+            }
+        });
+        let mut worker = command(["bash", "-c", work]);
+        let done = run_within(worker.current_dir(mounted.path()), Duration::from_secs(120));
+        assert!(done.status.success(), "{} {}", done.status, done.err());
+    });
+    let names = |dir: &Path| {
+        let done = run(command(["find", ".", "-printf", "%P %y %i\n"]).current_dir(dir));
+        let mut lines: Vec<String> = done.ok().out().lines().map(str::to_owned).collect();
+        lines.sort_unstable();
+        lines
+    };
+    let same = || (names(mounted.path()) == names(mounted.source())).then_some(());
+    until(Duration::from_secs(5), same).expect("the mount shows the source");
+    mounted.unmount();
+}
+
+/// Lookups hold the directory's lock while a notice about it waits for that.
+#[test]
+fn notices_and_lookups() {
+    need!(Root);
+    let look = "for i in $(seq 300); do stat a/f$((i % 50)) a/absent$i b/f$((i % 50)); \
+                ls -l a b; done >/dev/null 2>&1; true";
+    beside_changes(look, |source, n| {
+        let path = source.join(format!("{}/f{n}", ["a", "b"][n % 2]));
+        let _ = fs::write(&path, "text").and_then(|()| fs::remove_file(&path));
+    });
+}
+
+/// A rename holds two directories' locks while notices about both wait.
+#[test]
+fn notices_and_renames() {
+    need!(Root);
+    let rename = "for i in $(seq 300); do echo $i >a/m; mv a/m b/m; mkdir b/d; mv b/d a/d; \
+                  rmdir a/d; mv b/m a/m$((i % 5)) || exit 1; done";
+    beside_changes(rename, |source, n| {
+        let (from, to) = (
+            source.join(format!("a/s{n}")),
+            source.join(format!("b/s{n}")),
+        );
+        let _ = fs::write(&from, "text").and_then(|()| fs::rename(&from, &to));
+        let _ = fs::remove_file(&to);
+    });
+}
+
+/// Changes made by way of the mount come back as events, and hold up nobody.
+#[test]
+fn own_changes_come_back() {
+    need!(Root);
+    let own = "for i in $(seq 400); do echo $i >a/o; ln a/o b/o; chmod 600 b/o; mv a/o a/p; \
+               rm a/p b/o; mkdir a/d; rmdir a/d || exit 1; done";
+    beside_changes(own, |_, _| thread::yield_now());
 }

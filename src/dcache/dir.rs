@@ -13,12 +13,10 @@
 
 use std::any::Any;
 
-use parking_lot::{Mutex, MutexGuard};
-
 use crate::clock::Millis;
 use crate::source::{Kind, RawEntry, Time};
-use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{Arc, Mutex, MutexGuard};
 
 /// A moment in the history of a directory; see [`Dir::begin`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -302,7 +300,138 @@ impl<'a> Iterator for Entries<'a> {
     }
 }
 
-#[cfg(test)]
+/// A name or a listing that is read while an event tells of a change, under loom: the
+/// source changes first and tells then, as inotify does.
+#[cfg(all(test, feature = "loom"))]
+mod races {
+    use loom::thread;
+
+    use super::*;
+    use crate::sync::atomic::Ordering::SeqCst;
+
+    /// What is on the source, and what the cache says it is; 0: nothing cached.
+    #[derive(Default)]
+    struct World {
+        dir: Dir,
+        source: AtomicU64,
+        cached: AtomicU64,
+    }
+
+    impl World {
+        fn new() -> Arc<Self> {
+            let world = Self::default();
+            world.source.store(1, SeqCst);
+            Arc::new(world)
+        }
+
+        /// `lookup_slow`: reads, and caches if nothing was told of meanwhile.
+        fn fill(&self) {
+            let moment = self.dir.begin();
+            let seen = self.source.load(SeqCst);
+            let guard = self.dir.lock();
+            if guard.unchanged_since(moment) {
+                self.cached.store(seen, SeqCst);
+            }
+        }
+
+        /// A change beneath, and the event about it.
+        fn change(&self) {
+            self.source.store(2, SeqCst);
+            let mut guard = self.dir.lock();
+            guard.change();
+            self.cached.store(0, SeqCst);
+        }
+
+        fn check(&self) {
+            let cached = self.cached.load(SeqCst);
+            assert!(cached == 0 || cached == self.source.load(SeqCst), "stale");
+        }
+    }
+
+    #[test]
+    fn loom_a_lookup_and_an_invalidation() {
+        loom::model(|| {
+            let world = World::new();
+            let looking = world.clone();
+            let looker = thread::spawn(move || looking.fill());
+            world.change();
+            looker.join().unwrap();
+            world.check();
+        });
+    }
+
+    #[test]
+    fn loom_two_lookups_and_an_invalidation() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(|| {
+            let world = World::new();
+            let lookers =
+                [world.clone(), world.clone()].map(|world| thread::spawn(move || world.fill()));
+            world.change();
+            lookers
+                .into_iter()
+                .for_each(|looker| looker.join().unwrap());
+            world.check();
+        });
+    }
+
+    /// A listing, told apart by how many names it has.
+    fn listing(names: u64) -> Arc<Listing> {
+        let mut listing = Listing::default();
+        for n in 0..names {
+            listing.push(RawEntry {
+                ino: n + 1,
+                kind: Some(Kind::Regular),
+                cookie: n + 1,
+                name: b"n",
+            });
+        }
+        Arc::new(listing)
+    }
+
+    #[test]
+    fn loom_a_listing_and_an_event() {
+        loom::model(|| {
+            let world = World::new();
+            let reading = world.clone();
+            let reader = thread::spawn(move || {
+                let moment = reading.dir.begin();
+                let read = listing(reading.source.load(SeqCst));
+                reading.dir.lock().set_listing(read, moment);
+            });
+            world.change();
+            reader.join().unwrap();
+            let kept = world.dir.listing().map(|l| l.len() as u64);
+            assert!(
+                kept.is_none_or(|len| len == world.source.load(SeqCst)),
+                "stale"
+            );
+        });
+    }
+
+    /// A watch that is set while names are read: what was read before it is doubtful.
+    #[test]
+    fn loom_a_watch_that_comes_late() {
+        loom::model(|| {
+            let world = World::new();
+            let reading = world.clone();
+            let reader = thread::spawn(move || reading.fill());
+            let epoch = world.dir.epoch();
+            world.dir.set_watched(Box::new(()));
+            world.change();
+            reader.join().unwrap();
+            assert_ne!(
+                world.dir.epoch(),
+                epoch,
+                "what was cached before is doubtful"
+            );
+            world.check();
+        });
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::*;
 
