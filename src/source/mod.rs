@@ -11,8 +11,11 @@
 //!
 //! It does not cache, does not know nodeids, and decides no permission.
 
+#[cfg(not(feature = "loom"))]
 pub mod creds;
+#[cfg(not(feature = "loom"))]
 pub mod fake;
+#[cfg(not(feature = "loom"))]
 pub mod host;
 pub mod watch;
 
