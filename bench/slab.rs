@@ -220,6 +220,8 @@ fn two_threads<W: Way>(way: &W, count: usize) -> f64 {
 
 fn elsewhere<W: Way>(way: &W, count: usize) -> f64 {
     const BATCH: usize = 128;
+    // A thread's first steps, its magazine or arena, are not measured.
+    const WARM: usize = 64;
     let lanes: [_; 4] = std::array::from_fn(|_| {
         (
             AtomicBool::new(false),
@@ -236,7 +238,7 @@ fn elsewhere<W: Way>(way: &W, count: usize) -> f64 {
     thread::scope(|scope| {
         let freer = scope.spawn(|| {
             meet(&met, 2);
-            for batch in 0..batches {
+            for batch in 0..WARM + batches {
                 let (state, mut objects) = lane(batch, true);
                 objects.drain(..).for_each(|object| way.free(object));
                 drop(objects);
@@ -244,8 +246,11 @@ fn elsewhere<W: Way>(way: &W, count: usize) -> f64 {
             }
         });
         meet(&met, 2);
-        let start = Instant::now();
-        for batch in 0..batches {
+        let mut start = Instant::now();
+        for batch in 0..WARM + batches {
+            if batch == WARM {
+                start = Instant::now();
+            }
             let (state, mut objects) = lane(batch, false);
             objects.extend((0..BATCH).map(|_| {
                 let mut object = way.alloc();
@@ -354,17 +359,17 @@ fn run<const N: usize>(rounds: usize, filter: &str, out: &mut Vec<serde_json::Va
     }
     all.retain(|series| series.way.contains(filter) || series.scenario.contains(filter));
     for series in &mut all {
-        // As many objects as take a third of a millisecond, so that most samples see no interrupt.
-        let least = if series.scenario == "elsewhere" {
-            2048
-        } else {
-            64
+        // As many objects as take a third of a millisecond, so that most samples see no
+        // interrupt; more where two threads have to fall into step.
+        let (least, micros) = match series.scenario.as_str() {
+            "elsewhere" => (2048, 3000),
+            _ => (64, 300),
         };
         (series.sample)(2048);
         let guess = (0..3)
             .map(|_| (series.sample)(2048))
             .fold(f64::INFINITY, f64::min);
-        let time = Duration::from_micros(300).as_nanos() as f64;
+        let time = Duration::from_micros(micros).as_nanos() as f64;
         series.count = (time / guess.max(0.5)).clamp(least as f64, 200_000.0) as usize;
     }
     for _ in 0..rounds {
