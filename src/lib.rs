@@ -26,5 +26,6 @@ mod dcache {
     mod dir;
 }
 
-#[cfg(all(test, not(feature = "loom")))]
+#[cfg(test)]
+#[cfg(not(feature = "loom"))]
 mod tests;

@@ -302,7 +302,8 @@ impl<'a> Iterator for Entries<'a> {
 
 /// A name or a listing that is read while an event tells of a change, under loom: the
 /// source changes first and tells then, as inotify does.
-#[cfg(all(test, feature = "loom"))]
+#[cfg(test)]
+#[cfg(feature = "loom")]
 mod races {
     use loom::thread;
 
@@ -431,7 +432,8 @@ mod races {
     }
 }
 
-#[cfg(all(test, not(feature = "loom")))]
+#[cfg(test)]
+#[cfg(not(feature = "loom"))]
 mod tests {
     use super::*;
 
