@@ -438,11 +438,7 @@ impl Dcache {
     /// who climb from there.
     pub fn doubt(&self, parent: InodeId, guard: &mut DirGuard<'_>, name: QStr<'_>) {
         guard.change();
-        if let Some(id) = self.find(parent, name.as_bytes())
-            && let Some(mut dentry) = self.dentries.write(id)
-        {
-            dentry.epoch = guard.epoch().wrapping_sub(1);
-        }
+        self.doubt_name(parent, guard, name);
     }
 
     /// d_drop: forgets a name; whether it was cached. Does not count as a change.
