@@ -414,7 +414,9 @@ impl<S: Source> Namei<S> {
         let node = self.node(parent)?;
         self.ensure_watch(parent, dir, &node);
         let moment = dir.begin();
-        let known = self.dcache.peek(parent, name);
+        // Only where a directory may have a watch of its own does it matter since when.
+        let watching = self.watches.is_some();
+        let known = watching.then(|| self.dcache.peek(parent, name)).flatten();
         let known = known.map(|inode| (self.attr_moment(inode.id()).0, inode));
         let asked = self.clock.asked();
         match self.source.stat_at(&node, filename.as_cstr()) {
