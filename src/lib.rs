@@ -18,12 +18,13 @@ pub mod slab;
 pub mod source;
 pub mod sync;
 
-/// Of the dentry cache loom checks the directories alone: dashmap is nothing that it could
-/// schedule.
+/// Of the dentry cache loom checks the directories alone: hash tables behind parking_lot's
+/// locks are nothing that it could schedule.
 #[cfg(feature = "loom")]
 #[allow(dead_code)]
 mod dcache {
     mod dir;
+    mod listing;
 }
 
 #[cfg(test)]

@@ -13,8 +13,9 @@
 
 use std::any::Any;
 
+use super::listing::{Compact, Listing};
 use crate::clock::Millis;
-use crate::source::{Kind, RawEntry, Time};
+use crate::source::Time;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, MutexGuard};
 
@@ -56,7 +57,25 @@ pub struct DirState {
     /// See [`Stamp`]; none before the first check.
     pub stamp: Option<Stamp>,
     /// The whole listing, if it is cached.
-    listing: Option<Arc<Listing>>,
+    listing: Option<Kept>,
+}
+
+/// A whole listing as it is kept.
+#[derive(Clone, Debug)]
+pub enum Kept {
+    /// With the names.
+    Names(Arc<Listing>),
+    /// By the dentries that have the names.
+    Dentries(Arc<Compact>),
+}
+
+impl Kept {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Names(listing) => listing.bytes(),
+            Self::Dentries(compact) => compact.bytes(),
+        }
+    }
 }
 
 impl Dir {
@@ -114,7 +133,7 @@ impl Dir {
     }
 
     /// The cached listing.
-    pub fn listing(&self) -> Option<Arc<Listing>> {
+    pub fn listing(&self) -> Option<Kept> {
         self.state.lock().listing.clone()
     }
 }
@@ -166,137 +185,40 @@ impl DirGuard<'_> {
     pub fn set_listing(&mut self, listing: Arc<Listing>, moment: Moment) -> bool {
         let good = self.unchanged_since(moment);
         if good {
-            self.state.listing = Some(listing);
+            self.state.listing = Some(Kept::Names(listing));
         }
         good
     }
 
+    /// Whether `listing` is the one that is cached.
+    pub fn is_listing(&self, listing: &Kept) -> bool {
+        match (&self.state.listing, listing) {
+            (Some(Kept::Names(a)), Kept::Names(b)) => Arc::ptr_eq(a, b),
+            (Some(Kept::Dentries(a)), Kept::Dentries(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+
+    /// Keeps the cached listing by its dentries from now on.
+    pub fn compact_listing(&mut self, compact: Compact) {
+        self.state.listing = Some(Kept::Dentries(Arc::new(compact)));
+    }
+
+    /// A dentry below goes: a listing that is kept by dentries goes with it.
+    pub fn forget_dentry(&mut self) {
+        if matches!(self.state.listing, Some(Kept::Dentries(_))) {
+            self.state.listing = None;
+        }
+    }
+
     /// Caches a listing again that [`DirGuard::doubt`] dropped under the same lock.
     pub fn restore_listing(&mut self, listing: Arc<Listing>) {
-        self.state.listing = Some(listing);
+        self.state.listing = Some(Kept::Names(listing));
     }
 
     /// Drops the listing alone, to save memory.
     pub fn drop_listing(&mut self) -> usize {
         self.state.listing.take().map_or(0, |l| l.bytes())
-    }
-}
-
-/// A complete listing of a directory, in the source's order, packed:
-/// cookie and inode number (8 bytes each), kind, length of the name, name.
-#[derive(Debug, Default)]
-pub struct Listing {
-    packed: Vec<u8>,
-    count: u32,
-    complete: bool,
-    /// Where the bytes are counted while they are held.
-    gauge: Option<Arc<AtomicU64>>,
-}
-
-const FIXED: usize = 18;
-
-impl Listing {
-    /// Adds an entry at the end.
-    pub fn push(&mut self, entry: RawEntry<'_>) {
-        self.packed.extend_from_slice(&entry.cookie.to_ne_bytes());
-        self.packed.extend_from_slice(&entry.ino.to_ne_bytes());
-        self.packed.push(entry.kind.map_or(0, |k| k as u8));
-        self.packed.push(entry.name.len() as u8);
-        self.packed.extend_from_slice(entry.name);
-        self.count += 1;
-    }
-
-    /// No entry will be added any more, the last of the directory being among them if
-    /// it is `complete`; the bytes are counted in `gauge` from now on.
-    pub fn finish(&mut self, complete: bool, gauge: &Arc<AtomicU64>) {
-        self.complete = complete;
-        self.packed.shrink_to_fit();
-        gauge.fetch_add(self.bytes() as u64, Ordering::Relaxed);
-        self.gauge = Some(gauge.clone());
-    }
-
-    /// Entries, `.` and `..` included.
-    pub fn len(&self) -> usize {
-        self.count as usize
-    }
-
-    /// Whether there is no entry.
-    pub fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-
-    /// Whether it holds all names of the directory.
-    pub fn is_complete(&self) -> bool {
-        self.complete
-    }
-
-    /// Bytes held.
-    pub fn bytes(&self) -> usize {
-        self.packed.capacity() + size_of::<Self>()
-    }
-
-    /// All entries.
-    pub fn iter(&self) -> Entries<'_> {
-        Entries { rest: &self.packed }
-    }
-
-    /// The entries after the one whose cookie is `cookie` (0: all); `None` if no
-    /// entry has it.
-    pub fn after(&self, cookie: u64) -> Option<Entries<'_>> {
-        let mut entries = self.iter();
-        if cookie == 0 {
-            return Some(entries);
-        }
-        while let Some(entry) = entries.next() {
-            if entry.cookie == cookie {
-                return Some(entries);
-            }
-        }
-        None
-    }
-
-    /// In a listing whose cookies ascend: the entries with a larger one.
-    pub fn after_sorted(&self, cookie: u64) -> Entries<'_> {
-        let mut entries = self.iter();
-        loop {
-            let before = entries.clone();
-            match entries.next() {
-                Some(entry) if entry.cookie <= cookie => {}
-                _ => return before,
-            }
-        }
-    }
-}
-
-impl Drop for Listing {
-    fn drop(&mut self) {
-        if let Some(gauge) = &self.gauge {
-            gauge.fetch_sub(self.bytes() as u64, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Iterates over packed entries.
-#[derive(Clone, Debug)]
-pub struct Entries<'a> {
-    rest: &'a [u8],
-}
-
-impl<'a> Iterator for Entries<'a> {
-    type Item = RawEntry<'a>;
-
-    fn next(&mut self) -> Option<RawEntry<'a>> {
-        let (fixed, rest) = self.rest.split_at_checked(FIXED)?;
-        let (name, rest) = rest.split_at(usize::from(fixed[17]));
-        self.rest = rest;
-        let number =
-            |at: usize| u64::from_ne_bytes(fixed[at..at + 8].try_into().expect("eight bytes"));
-        Some(RawEntry {
-            cookie: number(0),
-            ino: number(8),
-            kind: Kind::from_dtype(fixed[16]),
-            name,
-        })
     }
 }
 
@@ -308,6 +230,7 @@ mod races {
     use loom::thread;
 
     use super::*;
+    use crate::source::{Kind, RawEntry};
     use crate::sync::atomic::Ordering::SeqCst;
 
     /// What is on the source, and what the cache says it is; 0: nothing cached.
@@ -403,7 +326,10 @@ mod races {
             });
             world.change();
             reader.join().unwrap();
-            let kept = world.dir.listing().map(|l| l.len() as u64);
+            let kept = world.dir.listing().map(|kept| match kept {
+                Kept::Names(listing) => listing.len() as u64,
+                Kept::Dentries(_) => unreachable!("nobody made it compact"),
+            });
             assert!(
                 kept.is_none_or(|len| len == world.source.load(SeqCst)),
                 "stale"
@@ -436,42 +362,6 @@ mod races {
 #[cfg(not(feature = "loom"))]
 mod tests {
     use super::*;
-
-    fn entry(cookie: u64, name: &[u8]) -> RawEntry<'_> {
-        RawEntry {
-            ino: cookie * 10,
-            kind: Some(Kind::Regular),
-            cookie,
-            name,
-        }
-    }
-
-    #[test]
-    fn a_listing_gives_back_what_was_pushed() {
-        let mut l = Listing::default();
-        let long = [b'x'; 255];
-        let entries = [
-            entry(5, b"a"),
-            entry(3, &long),
-            RawEntry {
-                kind: None,
-                ..entry(9, b"\xff")
-            },
-        ];
-        entries.iter().for_each(|e| l.push(*e));
-        let gauge = Arc::new(AtomicU64::new(0));
-        l.finish(true, &gauge);
-        assert_eq!(gauge.load(Ordering::Relaxed), l.bytes() as u64);
-        assert_eq!(l.iter().collect::<Vec<_>>(), entries);
-        assert_eq!(
-            l.after(3).expect("known cookie").collect::<Vec<_>>(),
-            entries[2..]
-        );
-        assert_eq!(l.after(9).expect("known cookie").count(), 0);
-        assert!(l.after(4).is_none());
-        drop(l);
-        assert_eq!(gauge.load(Ordering::Relaxed), 0);
-    }
 
     #[test]
     fn a_change_voids_the_fill_that_began_before_it() {

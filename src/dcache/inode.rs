@@ -10,294 +10,76 @@
 //! only under that shard's write guard (I3). Lock order: `nodes` shard, then
 //! the inode's slab; a dentry's slab may be held around the latter alone.
 //!
-//! nodeid and `st_ino` are one number on the wire (fuser), so the nodeid is the
-//! source's inode number wherever that is unique; see [`Devices`].
-//!
 //! It does not know names; dentries do.
 
 use std::hash::BuildHasher;
 use std::time::{Duration, Instant};
 
 use dashmap::DashMap;
-use dashmap::mapref::entry::Entry;
-use parking_lot::{Condvar, Mutex, RwLock};
+use parking_lot::{Condvar, Mutex};
 
+use super::attr::{Attrs, PackedAttr, pack_time};
+use super::devices::{Device, Devices, NodeId, ROOT};
+use super::ids::IdHash;
 use super::{DentryId, Dir};
 use crate::clock::Millis;
 use crate::error::{Errno, Result};
 use crate::slab::{ObjId, ObjTable, Registry, SlabFlags};
-use crate::source::{Attr, FsTraits, Kind, SourceId, Time};
+use crate::source::{Attr, FsTraits, Kind, SourceId};
 use crate::sync::Arc;
-use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-
-/// FUSE's number for an object of this mount.
-pub type NodeId = u64;
+use crate::sync::atomic::{AtomicUsize, Ordering};
 
 /// Names an inode while it lives.
 pub type InodeId = ObjId;
 
-/// The nodeid of the mount's root (fuse.h).
-pub const ROOT: NodeId = 1;
-
-/// Nodeids with this bit are not inode numbers of the root's device.
-const FOREIGN: NodeId = 1 << 63;
-/// Inode numbers below this fit beside a device index.
-const INO_LIMIT: u64 = 1 << 48;
-/// Device "index" of objects whose number fits nowhere: numbered as met.
-const REMAPPED: NodeId = FOREIGN | 0x7fff << 48;
-/// First nodeid of the virtual files.
-pub const VIRTUAL: NodeId = FOREIGN | 0x7ffe << 48;
-/// Devices that get an index; objects of later ones are numbered as met.
-const DEVICE_LIMIT: usize = 0x7ff0;
-
-/// One filesystem beneath the source, as reached through one mount.
-#[derive(Clone, Copy, Debug)]
-pub struct Device {
-    dev: u64,
-    mnt: u64,
-    /// How it behaves.
-    pub traits: FsTraits,
-}
-
-impl Device {
-    /// `st_dev` and mount of its objects.
-    pub fn ids(&self) -> (u64, u64) {
-        (self.dev, self.mnt)
-    }
-}
-
-/// Maps the source's identities to nodeids.
-///
-/// * An object of the root's device keeps its inode number (below 2^63; not 0
-///   and not 1, which is FUSE's root).
-/// * An object of another device, or of the same device under another mount
-///   (a bind mount shows the same numbers again, btrfs subvolumes start at 256
-///   each), has the device's index in the bits 48 to 62 and bit 63 set.
-/// * What fits neither way is numbered in the order it was met.
-///
-/// An index is never given to a second device during one mount.
-pub struct Devices {
-    /// With their indexes; the root's, which is 0, first.
-    list: RwLock<Vec<(u16, Device)>>,
-    root_ino: u64,
-    remapped: DashMap<(u64, u64, u64), NodeId>,
-    next_remapped: AtomicU64,
-}
-
-impl Devices {
-    fn new(root: &SourceId, traits: FsTraits) -> Self {
-        let root_device = Device {
-            dev: root.dev,
-            mnt: root.mnt,
-            traits,
-        };
-        Self {
-            list: RwLock::new(vec![(0, root_device)]),
-            root_ino: root.ino,
-            remapped: DashMap::new(),
-            next_remapped: AtomicU64::new(REMAPPED + 1),
-        }
-    }
-
-    /// The index of the device that holds `id`, if it was met before.
-    pub fn index_of(&self, id: &SourceId) -> Option<u16> {
-        let list = self.list.read();
-        list.iter()
-            .find(|(_, d)| d.ids() == (id.dev, id.mnt))
-            .map(|&(index, _)| index)
-    }
-
-    /// The index of the device that holds `id`, which behaves as `traits` says. It follows
-    /// from the device and not from the order of meeting, so that numbers are the same
-    /// whoever looks where first; only two devices with one hash are told apart by order.
-    pub fn add(&self, id: &SourceId, traits: FsTraits) -> u16 {
-        let mut list = self.list.write();
-        if let Some(&(index, _)) = list.iter().find(|(_, d)| d.ids() == (id.dev, id.mnt)) {
-            return index;
-        }
-        if list.len() >= DEVICE_LIMIT {
-            // The last device's traits stand for the newcomer's; its numbers are remapped,
-            // so nothing is mistaken for another object.
-            return list.last().map_or(0, |&(index, _)| index);
-        }
-        let hash =
-            foldhash::quality::FixedState::with_seed(0x6465_7669_6365).hash_one((id.dev, id.mnt));
-        let mut index = 1 + (hash % (DEVICE_LIMIT as u64 - 1)) as u16;
-        while list.iter().any(|&(taken, _)| taken == index) {
-            index = 1 + index % (DEVICE_LIMIT as u16 - 1);
-        }
-        list.push((
-            index,
-            Device {
-                dev: id.dev,
-                mnt: id.mnt,
-                traits,
-            },
-        ));
-        index
-    }
-
-    /// The device with that index.
-    pub fn get(&self, index: u16) -> Device {
-        let list = self.list.read();
-        let found = list.iter().find(|&&(at, _)| at == index);
-        found.expect("an index is given out for good").1
-    }
-
-    /// The nodeid of the object `id` of the device `index`.
-    fn nodeid(&self, index: u16, id: &SourceId) -> NodeId {
-        let device = self.get(index);
-        let known = device.dev == id.dev && device.mnt == id.mnt;
-        self.nodeid_by_number(index, id.ino, known)
-            .unwrap_or_else(|| {
-                *self
-                    .remapped
-                    .entry((id.dev, id.mnt, id.ino))
-                    .or_insert_with(|| self.next_remapped.fetch_add(1, Ordering::Relaxed))
-            })
-    }
-
-    fn nodeid_by_number(&self, index: u16, ino: u64, known: bool) -> Option<NodeId> {
-        match index {
-            0 if known && ino == self.root_ino => Some(ROOT),
-            0 if known && ino > ROOT && ino < FOREIGN => Some(ino),
-            1.. if known && ino != 0 && ino < INO_LIMIT => {
-                Some(FOREIGN | u64::from(index) << 48 | ino)
-            }
-            _ => None,
-        }
-    }
-
-    /// `d_ino` of an entry in a directory of device `index`: the number that stat
-    /// of the name would show, as far as the listing can tell.
-    pub fn d_ino(&self, index: u16, ino: u64) -> u64 {
-        if index == 0 && ino == self.root_ino {
-            return ino;
-        }
-        self.nodeid_by_number(index, ino, true).unwrap_or_else(|| {
-            let device = self.get(index);
-            self.nodeid(
-                index,
-                &SourceId {
-                    dev: device.dev,
-                    mnt: device.mnt,
-                    ino,
-                    btime: None,
-                },
-            )
-        })
-    }
-
-    /// The `st_ino` that goes with a nodeid: they differ for the root alone.
-    pub fn st_ino(&self, nodeid: NodeId) -> u64 {
-        if nodeid == ROOT {
-            self.root_ino
-        } else {
-            nodeid
-        }
-    }
-
-    /// The devices met so far.
-    pub fn list(&self) -> Vec<Device> {
-        self.list.read().iter().map(|&(_, device)| device).collect()
-    }
-}
-
-/// A time in 64 bits: seconds biased so that the range of ext4's 34-bit
-/// timestamps (1901 to 2446) fits, nanoseconds below.
-fn pack_time(t: Time) -> Option<u64> {
-    let sec = t.sec.checked_add(1 << 31)?;
-    (0..1 << 34)
-        .contains(&sec)
-        .then_some((sec as u64) << 30 | u64::from(t.nsec))
-}
-
-fn unpack_time(t: u64) -> Time {
-    Time {
-        sec: (t >> 30) as i64 - (1 << 31),
-        nsec: (t & ((1 << 30) - 1)) as u32,
-    }
-}
-
-/// [`Attr`] without identity and kind, in 56 bytes.
-#[derive(Clone, Copy, Debug, Default)]
-struct PackedAttr {
-    size: u64,
-    blocks: u64,
-    atime: u64,
-    mtime: u64,
-    ctime: u64,
-    nlink: u32,
-    uid: u32,
-    gid: u32,
-    rdev: u32,
-    perm: u16,
-    blksize_log2: u8,
-}
-
-impl PackedAttr {
-    /// `None` if a value is beyond the packed ranges; it is then not cached.
-    fn pack(a: &Attr) -> Option<Self> {
-        a.blksize.is_power_of_two().then_some(())?;
-        Some(Self {
-            size: a.size,
-            blocks: a.blocks,
-            atime: pack_time(a.atime)?,
-            mtime: pack_time(a.mtime)?,
-            ctime: pack_time(a.ctime)?,
-            nlink: a.nlink,
-            uid: a.uid,
-            gid: a.gid,
-            rdev: a.rdev,
-            perm: a.perm,
-            blksize_log2: a.blksize.trailing_zeros() as u8,
-        })
+bitflags::bitflags! {
+    /// What else is to be said of an inode.
+    #[derive(Clone, Copy, Debug)]
+    struct Flags: u8 {
+        /// `nodes` leads here; not once the number was reused.
+        const HASHED = 1;
+        /// Data, and with it size and times, may change without a word to us.
+        const VOLATILE = 2;
+        /// The generation tells the birth time.
+        const BORN = 4;
+        /// The attributes are kept whole in `Attrs`.
+        const WIDE = 8;
+        /// More references of the kernel's are in `Inodes::carried`.
+        const CARRIED = 16;
     }
 }
 
 /// One object of the source.
 pub struct Inode {
     nodeid: NodeId,
-    nlookup: u64,
-    /// Birth time, packed; 0 where there is none to be trusted.
-    btime: u64,
-    ino: u64,
-    attr: PackedAttr,
-    /// When `attr` was read; 0 when it must not be used.
-    attr_at: Millis,
     dir: Option<Arc<Dir>>,
+    attr: PackedAttr,
+    nlookup: u32,
     generation: u32,
     pins: u32,
-    /// Grows when the attributes become void, so that an answer on its way is too.
-    attr_voided: u32,
     /// One of the names; more of them, if any, are in `Dcache::links`.
     pub(super) alias: Option<DentryId>,
-    device: u16,
+    /// Grows when the attributes become void, so that an answer on its way is too.
+    attr_voided: u16,
     kind: Kind,
-    /// Whether `nodes` leads here; not once the number was reused.
-    hashed: bool,
-    /// Data, and with it size and times, may change without a word to us.
-    volatile: bool,
+    flags: Flags,
 }
 
 impl Inode {
-    fn new(nodeid: NodeId, generation: u32, attr: &Attr, device: u16, btime: u64) -> Self {
+    fn new(nodeid: NodeId, generation: u32, kind: Kind, is_born: bool) -> Self {
+        let mut flags = Flags::HASHED;
+        flags.set(Flags::BORN, is_born);
         Self {
             nodeid,
-            nlookup: 0,
-            btime,
-            ino: attr.id.ino,
+            dir: (kind == Kind::Directory).then(|| Arc::new(Dir::default())),
             attr: PackedAttr::default(),
-            attr_at: 0,
-            dir: (attr.kind == Kind::Directory).then(|| Arc::new(Dir::default())),
+            nlookup: 0,
             generation,
             pins: 1,
-            attr_voided: 0,
             alias: None,
-            device,
-            kind: attr.kind,
-            hashed: true,
-            volatile: false,
+            attr_voided: 0,
+            kind,
+            flags,
         }
     }
 
@@ -316,14 +98,9 @@ impl Inode {
         self.kind
     }
 
-    /// Index of its device in [`Devices`].
-    pub fn device(&self) -> u16 {
-        self.device
-    }
-
-    /// The kernel's references.
+    /// The kernel's references, as far as they are counted here: 0 only if there is none.
     pub fn nlookup(&self) -> u64 {
-        self.nlookup
+        u64::from(self.nlookup)
     }
 
     /// Our references.
@@ -336,88 +113,57 @@ impl Inode {
         self.dir.as_ref()
     }
 
-    /// The cached attributes and when they were read; `None` when not known.
-    pub fn attr(&self, devices: &Devices) -> Option<(Attr, Millis)> {
-        if self.attr_at == 0 {
-            return None;
-        }
-        let a = &self.attr;
-        let device = devices.get(self.device);
-        let attr = Attr {
-            id: SourceId {
-                dev: device.dev,
-                mnt: device.mnt,
-                ino: self.ino,
-                btime: (self.btime != 0).then(|| unpack_time(self.btime)),
-            },
-            kind: self.kind,
-            perm: a.perm,
-            nlink: a.nlink,
-            uid: a.uid,
-            gid: a.gid,
-            rdev: a.rdev,
-            size: a.size,
-            blocks: a.blocks,
-            blksize: 1 << a.blksize_log2,
-            atime: unpack_time(a.atime),
-            mtime: unpack_time(a.mtime),
-            ctime: unpack_time(a.ctime),
-        };
-        Some((attr, self.attr_at))
-    }
-
-    /// Takes over attributes read at `now`.
-    pub fn set_attr(&mut self, attr: &Attr, now: Millis) {
-        match PackedAttr::pack(attr) {
-            Some(packed) if !self.volatile => (self.attr, self.attr_at) = (packed, now),
-            _ => self.attr_at = 0,
-        }
-    }
-
     /// Whether data may change past us, so that attributes are never to be believed.
     pub fn volatile(&self) -> bool {
-        self.volatile
+        self.flags.contains(Flags::VOLATILE)
     }
 
     /// Data may change past us from now on, or not any more; whether that is new.
     pub fn set_volatile(&mut self, volatile: bool) -> bool {
-        self.attr_at = 0;
-        std::mem::replace(&mut self.volatile, volatile) != volatile
+        self.attr.forget();
+        let before = self.volatile();
+        self.flags.set(Flags::VOLATILE, volatile);
+        before != volatile
     }
 
     /// The attributes must be read anew before they are used.
     pub fn forget_attr(&mut self) {
-        self.attr_at = 0;
+        self.attr.forget();
         self.attr_voided = self.attr_voided.wrapping_add(1);
     }
 
     /// To be called before attributes are read from the source.
-    pub fn attr_moment(&self) -> u32 {
+    pub fn attr_moment(&self) -> u16 {
         self.attr_voided
     }
 
-    /// Takes over attributes that were read since `moment`, unless they became void
-    /// meanwhile; whether they were good.
-    pub fn set_attr_since(&mut self, attr: &Attr, now: Millis, moment: u32) -> bool {
-        let good = self.attr_voided == moment;
-        if good {
-            self.set_attr(attr, now);
-        }
-        good
+    fn is_hashed(&self) -> bool {
+        self.flags.contains(Flags::HASHED)
     }
 
-    /// Whether `attr` is of this very object and not of a later one with its number.
-    fn is_object(&self, attr: &Attr, btime: u64) -> bool {
-        self.ino == attr.id.ino
-            && self.kind == attr.kind
-            && (self.btime == btime || self.btime == 0 || btime == 0)
+    /// Whether it is the object of kind `kind` with its nodeid and birth time, and not a
+    /// later one with its number.
+    fn is_object(&self, kind: Kind, btime: u64) -> bool {
+        let same_birth = !self.flags.contains(Flags::BORN)
+            || btime == 0
+            || self.generation == generation_of(btime, kind);
+        self.kind == kind && same_birth
     }
 }
 
 /// All inodes of a mount.
 pub struct Inodes {
     table: ObjTable<Inode>,
-    nodes: DashMap<NodeId, InodeId>,
+    /// By nodeid.
+    nodes: IdHash,
+    attrs: Attrs,
+    /// Directories among them.
+    dirs: AtomicUsize,
+    /// References of the kernel's that an inode's own count has no room for.
+    carried: DashMap<InodeId, u64>,
+    /// Birth times, by which tests tell objects apart; at rest the generation stands for them.
+    #[cfg(test)]
+    births: DashMap<InodeId, u64>,
     /// Maps identities to nodeids.
     pub devices: Devices,
     root: InodeId,
@@ -431,13 +177,18 @@ impl Inodes {
         let table = ObjTable::create(registry, "inode", SlabFlags::empty());
         let devices = Devices::new(&root.id, traits);
         let btime = trusted_btime(root, &devices.get(0));
-        let inode = Inode::new(ROOT, generation_of(btime, root.kind), root, 0, btime);
+        let inode = Inode::new(ROOT, generation_of(btime, root.kind), root.kind, btime != 0);
         let id = table.insert(inode).map_err(|_| Errno::NOMEM)?;
-        let nodes = DashMap::new();
-        nodes.insert(ROOT, id);
+        let nodes = IdHash::new();
+        nodes.lock(hash_of(ROOT)).insert(id, |_| hash_of(ROOT));
         Ok(Self {
             table,
             nodes,
+            attrs: Attrs::new(),
+            dirs: AtomicUsize::new(1),
+            carried: DashMap::with_shard_amount(4),
+            #[cfg(test)]
+            births: DashMap::from_iter([(id, btime)]),
             devices,
             root: id,
             waiters: AtomicUsize::new(0),
@@ -450,10 +201,25 @@ impl Inodes {
         self.root
     }
 
+    /// Calls `f` with the inode of a nodeid, under the guard of its shard.
+    fn with_hashed<R>(&self, nodeid: NodeId, f: impl FnOnce(InodeId) -> R) -> Option<R> {
+        self.nodes
+            .with(hash_of(nodeid), |id| self.has_nodeid(id, nodeid), f)
+    }
+
+    fn has_nodeid(&self, id: InodeId, nodeid: NodeId) -> bool {
+        self.with(id, |i| i.nodeid) == Some(nodeid)
+    }
+
+    /// The hash under which an inode is found, which lives as long as it is.
+    fn hash_of_id(&self, id: InodeId) -> u64 {
+        hash_of(self.with(id, |i| i.nodeid).expect("I3: hashed inodes live"))
+    }
+
     /// The inode with that nodeid, not pinned: it may be gone at once. See
     /// [`Inodes::get`].
     pub fn find(&self, nodeid: NodeId) -> Option<InodeId> {
-        self.nodes.get(&nodeid).map(|e| *e)
+        self.with_hashed(nodeid, |id| id)
     }
 
     /// Finds or makes the inode that `attr` is of and takes the attributes over.
@@ -467,58 +233,76 @@ impl Inodes {
     pub fn iget(&self, attr: &Attr, device: u16) -> Result<InodeRef<'_>> {
         let btime = trusted_btime(attr, &self.devices.get(device));
         let nodeid = self.devices.nodeid(device, &attr.id);
-        if let Some(found) = self.nodes.get(&nodeid) {
-            let id = *found;
-            let mut inode = self.table.write(id).expect("I3: hashed inodes live");
-            if inode.is_object(attr, btime) {
-                inode.pins += 1;
-                if inode.btime == 0 {
-                    inode.btime = btime;
-                }
-                return Ok(InodeRef { inodes: self, id });
-            }
+        let pin_same = |id| {
+            self.with_mut(id, |inode| {
+                let same = inode.is_object(attr.kind, btime);
+                inode.pins += u32::from(same);
+                same
+            })
+        };
+        let found = self.with_hashed(nodeid, |id| (pin_same(id) == Some(true)).then_some(id));
+        if let Some(id) = found.flatten() {
+            return Ok(InodeRef { inodes: self, id });
         }
-        let mut fresh = Inode::new(nodeid, generation_of(btime, attr.kind), attr, device, btime);
-        match self.nodes.entry(nodeid) {
-            Entry::Vacant(vacant) => {
-                let id = self.table.insert(fresh).map_err(|_| Errno::NOMEM)?;
-                vacant.insert(id);
-                Ok(InodeRef { inodes: self, id })
-            }
-            Entry::Occupied(mut occupied) => {
-                let old = *occupied.get();
-                let mut inode = self.table.write(old).expect("I3: hashed inodes live");
-                if inode.is_object(attr, btime) {
-                    // Somebody made it since we looked.
-                    inode.pins += 1;
-                    return Ok(InodeRef {
-                        inodes: self,
-                        id: old,
-                    });
-                }
-                if fresh.generation == inode.generation {
-                    fresh.generation = fresh.generation.wrapping_add(1);
-                }
-                fresh.nlookup = std::mem::take(&mut inode.nlookup);
-                inode.hashed = false;
-                let unused = inode.pins == 0;
-                drop(inode);
-                let id = self.table.insert(fresh).map_err(|_| Errno::NOMEM)?;
-                occupied.insert(id);
-                drop(occupied);
-                if unused {
-                    self.table.remove(old);
-                }
-                Ok(InodeRef { inodes: self, id })
-            }
+        let mut fresh = Inode::new(
+            nodeid,
+            generation_of(btime, attr.kind),
+            attr.kind,
+            btime != 0,
+        );
+        let is_dir = usize::from(fresh.dir.is_some());
+        let mut shard = self.nodes.lock(hash_of(nodeid));
+        let Some(old) = shard.find(|id| self.has_nodeid(id, nodeid)) else {
+            let id = self.table.insert(fresh).map_err(|_| Errno::NOMEM)?;
+            self.dirs.fetch_add(is_dir, Ordering::Relaxed);
+            #[cfg(test)]
+            self.births.insert(id, btime);
+            shard.insert(id, |id| self.hash_of_id(id));
+            return Ok(InodeRef { inodes: self, id });
+        };
+        if pin_same(old) == Some(true) {
+            // Somebody made it since we looked.
+            return Ok(InodeRef {
+                inodes: self,
+                id: old,
+            });
         }
+        let generation = self.with(old, |i| i.generation);
+        if generation == Some(fresh.generation) {
+            // It then says no birth time.
+            fresh.generation = fresh.generation.wrapping_add(1);
+            fresh.flags.remove(Flags::BORN);
+        }
+        let id = self.table.insert(fresh).map_err(|_| Errno::NOMEM)?;
+        let mut inode = self.table.write(old).expect("I3: hashed inodes live");
+        let nlookup = std::mem::take(&mut inode.nlookup);
+        let carried = inode.flags & Flags::CARRIED;
+        inode.flags.remove(Flags::HASHED | Flags::CARRIED);
+        let unused = inode.pins == 0;
+        drop(inode);
+        self.with_mut(id, |inode| {
+            inode.nlookup = nlookup;
+            inode.flags |= carried;
+        });
+        if let Some((_, more)) = self.carried.remove(&old) {
+            self.carried.insert(id, more);
+        }
+        self.dirs.fetch_add(is_dir, Ordering::Relaxed);
+        #[cfg(test)]
+        self.births.insert(id, btime);
+        shard.replace(old, id);
+        drop(shard);
+        if unused {
+            self.free(old);
+        }
+        Ok(InodeRef { inodes: self, id })
     }
 
     /// Whether `attr` is of the inode `id` and not of another object.
     pub fn is_object(&self, id: InodeId, attr: &Attr, device: u16) -> bool {
         let btime = trusted_btime(attr, &self.devices.get(device));
         let nodeid = self.devices.nodeid(device, &attr.id);
-        self.with(id, |i| i.nodeid == nodeid && i.is_object(attr, btime))
+        self.with(id, |i| i.nodeid == nodeid && i.is_object(attr.kind, btime))
             .unwrap_or(false)
     }
 
@@ -535,16 +319,87 @@ impl Inodes {
     /// The inode of a nodeid, pinned: a reference of the kernel's does not keep an
     /// inode whose number is given to another object meanwhile.
     pub fn get(&self, nodeid: NodeId) -> Option<InodeRef<'_>> {
-        let found = self.nodes.get(&nodeid)?;
-        self.pin(*found)
+        self.with_hashed(nodeid, |id| self.pin(id)).flatten()
     }
 
     /// Pins the inode `id` if `dir` is still its directory state.
     pub fn get_dir(&self, id: InodeId, dir: &Arc<Dir>) -> Option<InodeRef<'_>> {
         let nodeid = self.with(id, |i| i.nodeid)?;
-        let found = self.nodes.get(&nodeid).filter(|found| **found == id)?;
-        let same = self.with(*found, |i| i.dir().is_some_and(|d| Arc::ptr_eq(d, dir)));
-        (same == Some(true)).then(|| self.pin(*found)).flatten()
+        let same = |found| {
+            let is_dir = |i: &Inode| i.dir().is_some_and(|d| Arc::ptr_eq(d, dir));
+            let same = found == id && self.with(id, is_dir) == Some(true);
+            same.then(|| self.pin(id)).flatten()
+        };
+        self.with_hashed(nodeid, same).flatten()
+    }
+
+    /// The cached attributes of an inode and when they were read; `None` when not known.
+    /// The birth time is not among them.
+    pub fn attr(&self, id: InodeId) -> Option<(Attr, Millis)> {
+        let (attr, at, nodeid) = self.with(id, |inode| {
+            let at = inode.attr.at();
+            let is_wide = inode.flags.contains(Flags::WIDE);
+            let attr = (at != 0)
+                .then(|| self.attrs.unpack(id, inode.kind, &inode.attr, is_wide))
+                .flatten();
+            (attr, at, inode.nodeid)
+        })?;
+        let (index, ino) = self.devices.origin(nodeid);
+        let (dev, mnt) = self.devices.get(index).ids();
+        #[cfg(test)]
+        let btime = self
+            .births
+            .get(&id)
+            .and_then(|b| (*b != 0).then(|| super::attr::unpack_time(*b)));
+        #[cfg(not(test))]
+        let btime = None;
+        let id = SourceId {
+            dev,
+            mnt,
+            ino,
+            btime,
+        };
+        attr.map(|attr| (Attr { id, ..attr }, at))
+    }
+
+    /// Takes over attributes of an inode read at `now`.
+    pub fn set_attr(&self, id: InodeId, attr: &Attr, now: Millis) {
+        self.with_mut(id, |inode| self.keep_attr(id, inode, attr, now));
+    }
+
+    /// Takes over attributes of an inode that were read since `moment`, unless they became
+    /// void meanwhile; whether they were good.
+    pub fn set_attr_since(&self, id: InodeId, attr: &Attr, now: Millis, moment: u16) -> bool {
+        let good = self.with_mut(id, |inode| {
+            let good = inode.attr_voided == moment;
+            if good {
+                self.keep_attr(id, inode, attr, now);
+            }
+            good
+        });
+        good == Some(true)
+    }
+
+    fn keep_attr(&self, id: InodeId, inode: &mut Inode, attr: &Attr, now: Millis) {
+        if inode.volatile() {
+            inode.attr.forget();
+            return;
+        }
+        let (packed, is_wide) = self.attrs.keep(id, attr, now);
+        inode.attr = packed;
+        inode
+            .flags
+            .set(Flags::WIDE, is_wide | inode.flags.contains(Flags::WIDE));
+        if inode.flags.contains(Flags::WIDE) && !is_wide {
+            self.attrs.free(id);
+            inode.flags.remove(Flags::WIDE);
+        }
+    }
+
+    /// Index of an inode's device in [`Devices`].
+    pub fn device(&self, id: InodeId) -> Option<u16> {
+        let nodeid = self.with(id, |i| i.nodeid)?;
+        Some(self.devices.origin(nodeid).0)
     }
 
     /// Pins an inode that something else keeps meanwhile: a pin, or the guard of its
@@ -557,8 +412,8 @@ impl Inodes {
     /// Pins an inode that something else pins already, unless its number was reused.
     pub(super) fn pin_hashed(&self, id: InodeId) -> Option<InodeRef<'_>> {
         let hashed = self.with_mut(id, |inode| {
-            inode.pins += u32::from(inode.hashed);
-            inode.hashed
+            inode.pins += u32::from(inode.is_hashed());
+            inode.is_hashed()
         });
         (hashed == Some(true)).then(|| InodeRef { inodes: self, id })
     }
@@ -570,14 +425,14 @@ impl Inodes {
         };
         assert!(inode.pins > 0, "I1: pins balance");
         inode.pins -= 1;
-        let (nodeid, hashed) = (inode.nodeid, inode.hashed);
+        let (nodeid, hashed) = (inode.nodeid, inode.is_hashed());
         let unused = inode.pins == 0 && inode.nlookup == 0;
         drop(inode);
         if unused && hashed {
             self.reap(nodeid, id);
         } else if unused {
             // Unhashed: nobody can find it, so the last pin is the last anything.
-            self.table.remove(id);
+            self.free(id);
         }
     }
 
@@ -585,8 +440,7 @@ impl Inodes {
     pub fn forget(&self, nodeid: NodeId, n: u64) {
         let Some(id) = self.find(nodeid) else { return };
         let unused = self.with_mut(id, |inode| {
-            debug_assert!(inode.nlookup >= n, "I4: nlookup balances");
-            inode.nlookup = inode.nlookup.saturating_sub(n);
+            self.give_back(id, inode, n);
             inode.nlookup == 0 && inode.pins == 0
         });
         if unused == Some(true) {
@@ -625,17 +479,54 @@ impl Inodes {
         self.waiters.fetch_sub(1, Ordering::SeqCst);
     }
 
+    /// One more reference of the kernel's.
+    fn take(&self, id: InodeId, inode: &mut Inode) {
+        if inode.nlookup == u32::MAX {
+            inode.nlookup -= CARRY;
+            *self.carried.entry(id).or_default() += u64::from(CARRY);
+            inode.flags.insert(Flags::CARRIED);
+        }
+        inode.nlookup += 1;
+    }
+
+    /// `n` references of the kernel's less.
+    fn give_back(&self, id: InodeId, inode: &mut Inode, n: u64) {
+        let carried = match inode.flags.contains(Flags::CARRIED) {
+            true => self.carried.remove(&id).map_or(0, |(_, more)| more),
+            false => 0,
+        };
+        let have = carried + u64::from(inode.nlookup);
+        debug_assert!(have >= n, "I4: nlookup balances");
+        let left = have.saturating_sub(n);
+        inode.nlookup = left.min(u64::from(u32::MAX)) as u32;
+        let carried = left - u64::from(inode.nlookup);
+        inode.flags.set(Flags::CARRIED, carried > 0);
+        if carried > 0 {
+            self.carried.insert(id, carried);
+        }
+    }
+
     /// Frees an inode if it is still unused.
     fn reap(&self, nodeid: NodeId, id: InodeId) {
-        let gone = self.nodes.remove_if(&nodeid, |_, &v| {
-            v == id
-                && self
-                    .with(id, |i| i.pins == 0 && i.nlookup == 0)
-                    .unwrap_or(false)
-        });
-        if gone.is_some() {
-            self.table.remove(id);
+        let mut shard = self.nodes.lock(hash_of(nodeid));
+        let unused = self.with(id, |i| i.pins == 0 && i.nlookup == 0 && i.nodeid == nodeid);
+        let gone = unused == Some(true) && shard.remove(id);
+        drop(shard);
+        if gone {
+            self.free(id);
         }
+    }
+
+    /// Frees an inode that nothing leads to.
+    fn free(&self, id: InodeId) {
+        let Some(gone) = self.table.remove(id) else {
+            return;
+        };
+        if gone.flags.contains(Flags::WIDE) {
+            self.attrs.free(id);
+        }
+        self.dirs
+            .fetch_sub(usize::from(gone.dir.is_some()), Ordering::Relaxed);
     }
 
     /// Inodes alive.
@@ -667,15 +558,16 @@ impl Inodes {
         dirs
     }
 
-    /// Bytes held, the table from nodeid to inode included.
+    /// Bytes held: the table from nodeid to inode and the directories' states included.
     pub fn bytes(&self) -> usize {
-        self.table.bytes() + self.nodes.capacity() * 17
+        let dirs = self.dirs.load(Ordering::Relaxed) * (size_of::<Dir>() + ARC_OVERHEAD);
+        dirs + self.table.bytes() + self.nodes.bytes() + self.attrs.bytes()
     }
 
     /// Gives free memory back to the system.
     pub fn shrink(&self) {
         self.table.shrink();
-        self.nodes.shrink_to_fit();
+        self.nodes.shrink(|id| self.hash_of_id(id));
     }
 
     /// The end of the mount: the kernel's references are void.
@@ -683,6 +575,7 @@ impl Inodes {
         for id in self.ids() {
             let nodeid = self.with_mut(id, |inode| {
                 inode.nlookup = 0;
+                inode.flags.remove(Flags::CARRIED);
                 inode.nodeid
             });
             if id == self.root {
@@ -692,6 +585,16 @@ impl Inodes {
             }
         }
     }
+}
+
+/// References that are carried over at once.
+const CARRY: u32 = 1 << 31;
+
+/// Counts and the allocator's own, for each thing on the heap.
+const ARC_OVERHEAD: usize = 32;
+
+fn hash_of(nodeid: NodeId) -> u64 {
+    foldhash::fast::FixedState::with_seed(0x6e6f_6465).hash_one(nodeid)
 }
 
 /// The birth time if it can tell a reused number apart, else 0.
@@ -729,8 +632,11 @@ impl InodeRef<'_> {
     /// ESTALE if the nodeid is another object's by now: a FORGET would go there.
     pub fn into_lookup(self) -> Result<(NodeId, u32)> {
         let counted = self.inodes.with_mut(self.id, |inode| {
-            inode.nlookup += u64::from(inode.hashed);
-            inode.hashed.then_some((inode.nodeid, inode.generation))
+            if !inode.is_hashed() {
+                return None;
+            }
+            self.inodes.take(self.id, inode);
+            Some((inode.nodeid, inode.generation))
         });
         counted.expect("I3: pinned inodes live").ok_or(Errno::STALE)
     }
@@ -752,25 +658,94 @@ impl Drop for InodeRef<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_keep_their_value_or_are_not_packed() {
-        for (sec, nsec) in [
-            (0, 0),
-            (-1, 999_999_999),
-            (-(1 << 31), 0),
-            ((1 << 34) - (1 << 31) - 1, 7),
-        ] {
-            let t = Time { sec, nsec };
-            assert_eq!(pack_time(t).map(unpack_time), Some(t));
-        }
-        for sec in [-(1i64 << 31) - 1, (1 << 34) - (1 << 31), i64::MAX, i64::MIN] {
-            assert_eq!(pack_time(Time { sec, nsec: 0 }), None);
-        }
-    }
+    use crate::slab::SlabOptions;
+    use crate::source::Time;
 
     #[test]
     fn inodes_are_compact() {
-        assert!(size_of::<Inode>() <= 144, "{}", size_of::<Inode>());
+        assert_eq!(size_of::<Inode>(), 80);
+    }
+
+    fn attr(ino: u64) -> Attr {
+        Attr {
+            id: SourceId {
+                dev: 1,
+                mnt: 1,
+                ino,
+                btime: Some(Time { sec: 7, nsec: 0 }),
+            },
+            kind: Kind::Directory,
+            perm: 0o755,
+            nlink: 2,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            blksize: 4096,
+            atime: Time::default(),
+            mtime: Time::default(),
+            ctime: Time::default(),
+        }
+    }
+
+    fn inodes() -> Inodes {
+        let traits = FsTraits {
+            stable_cookies: true,
+            remote: false,
+            birth_times: true,
+            name: "fake",
+        };
+        let registry = Registry::with_options(SlabOptions::default());
+        Inodes::new(&registry, &attr(2), traits).expect("memory")
+    }
+
+    #[test]
+    fn the_kernel_may_hold_more_references_than_32_bits_count() {
+        let inodes = inodes();
+        let inode = inodes.iget(&attr(10), 0).expect("memory");
+        let id = inode.id();
+        let (nodeid, _) = inode.into_lookup().expect("hashed");
+        inodes.with_mut(id, |i| i.nlookup = u32::MAX);
+        for _ in 0..2 {
+            inodes
+                .get(nodeid)
+                .expect("alive")
+                .into_lookup()
+                .expect("hashed");
+        }
+        inodes.forget(nodeid, 1 << 31);
+        assert!(inodes.with(id, |i| i.nlookup > 0).expect("alive"));
+        inodes.forget(nodeid, u64::from(u32::MAX) + 1 - (1 << 31));
+        assert!(inodes.with(id, |i| i.nlookup > 0).expect("alive"));
+        // The number is another object's now, which inherits them.
+        let mut later = attr(10);
+        later.id.btime = Some(Time { sec: 8, nsec: 0 });
+        let other = inodes.iget(&later, 0).expect("memory").into_pin();
+        assert_ne!(id, other);
+        inodes.forget(nodeid, 1);
+        assert!(!inodes.with(other, |i| i.nlookup > 0).expect("pinned"));
+        inodes.unpin(other);
+        assert_eq!((inodes.len(), inodes.nodes.len()), (1, 1));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_kept_whole_and_let_go_of() {
+        let inodes = inodes();
+        let huge = Attr {
+            size: u64::MAX,
+            ..attr(10)
+        };
+        let id = inodes.iget(&huge, 0).expect("memory").into_pin();
+        inodes.set_attr(id, &huge, 5);
+        assert_eq!(inodes.attr(id), Some((huge, 5)));
+        inodes.set_attr(id, &attr(10), 5);
+        assert_eq!(
+            (inodes.attr(id), inodes.attrs.bytes()),
+            (Some((attr(10), 5)), 0)
+        );
+        inodes.set_attr(id, &huge, 5);
+        inodes.unpin(id);
+        assert_eq!(inodes.attrs.bytes(), 0);
     }
 }

@@ -20,20 +20,27 @@
 //!
 //! It does not read the source and decides nothing about freshness in time.
 
+mod attr;
+mod compact;
+mod devices;
 mod dir;
+mod ids;
 mod inode;
+mod listing;
 mod shrink;
 
-pub use dir::{Dir, DirGuard, DirState, Entries, Listing, Moment, Stamp};
-pub use inode::{Device, Devices, Inode, InodeId, InodeRef, Inodes, NodeId, ROOT, VIRTUAL};
+pub use devices::{Device, Devices, NodeId, ROOT, VIRTUAL};
+pub use dir::{Dir, DirGuard, DirState, Kept, Moment, Stamp};
+pub use inode::{Inode, InodeId, InodeRef, Inodes};
+pub use listing::{Compact, Entries, Listing};
 pub use shrink::{Absent, CachedName, Sweep};
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::num::NonZeroU8;
 
-use dashmap::DashMap;
 use parking_lot::{Mutex, MutexGuard};
 
+use self::ids::IdHash;
 use crate::error::{Errno, Result};
 use crate::name::{Filename, NameHash, QStr};
 use crate::slab::{ObjId, ObjTable, Registry, SlabFlags};
@@ -46,14 +53,35 @@ pub type DentryId = ObjId;
 
 /// Names up to this length are part of the dentry (DNAME_INLINE_LEN).
 const DNAME_INLINE: usize = 22;
-const DNAME_64: usize = 64;
-const DNAME_256: usize = 256;
+/// Longest name (NAME_MAX).
+const DNAME_MAX: usize = 255;
+
+/// Bytes of an external name. The length comes first: as it is never 0, a vacant place
+/// in a slab is told by it and needs no room of its own.
+struct Bytes<const N: usize> {
+    len: NonZeroU8,
+    bytes: [u8; N],
+}
+
+impl<const N: usize> Bytes<N> {
+    fn new(name: &[u8]) -> Self {
+        let mut bytes = [0; N];
+        bytes[..name.len()].copy_from_slice(name);
+        let len = NonZeroU8::new(name.len() as u8).expect("a long name");
+        Self { len, bytes }
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len.get())]
+    }
+}
 
 /// A name, inline or in one of the external caches.
 enum DName {
     Inline(u8, [u8; DNAME_INLINE]),
-    External64(u8, ObjId),
-    External256(u8, ObjId),
+    External32(ObjId),
+    External64(ObjId),
+    External256(ObjId),
 }
 
 /// A name below a directory and what it is: an inode or nothing (negative).
@@ -153,35 +181,6 @@ pub struct Counters {
     pub listing_bytes: Arc<AtomicU64>,
 }
 
-/// Hash of (parent, name), as two halves so that an entry takes 12 bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Key([u32; 2]);
-
-impl Hash for Key {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(u64::from(self.0[0]) << 32 | u64::from(self.0[1]));
-    }
-}
-
-/// A [`Key`] is a good hash already.
-#[derive(Default)]
-struct KeyHasher(u64);
-
-impl Hasher for KeyHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("a Key is one u64");
-    }
-    fn write_u64(&mut self, n: u64) {
-        self.0 = n;
-    }
-}
-
-/// Shards of the hash: enough that growing one stalls nobody for long.
-const SHARDS: usize = 256;
-
 /// All dentries of a mount, and its inodes.
 pub struct Dcache {
     /// The inodes.
@@ -189,9 +188,11 @@ pub struct Dcache {
     /// Counters.
     pub counters: Counters,
     dentries: ObjTable<Dentry>,
-    external64: ObjTable<[u8; DNAME_64]>,
-    external256: ObjTable<[u8; DNAME_256]>,
-    hash: DashMap<Key, DentryId, BuildHasherDefault<KeyHasher>>,
+    external32: ObjTable<Bytes<31>>,
+    external64: ObjTable<Bytes<63>>,
+    external256: ObjTable<Bytes<DNAME_MAX>>,
+    /// By parent and name.
+    hash: IdHash,
     name_hash: NameHash,
     /// Further names of inodes that have several: `Inode::alias` holds one.
     links: Mutex<HashMap<InodeId, Vec<DentryId>>>,
@@ -218,10 +219,11 @@ impl Dcache {
         Ok(Self {
             dentries: ObjTable::create(registry, "dentry", SlabFlags::empty()),
             inodes: Inodes::new(registry, root, traits)?,
+            external32: ObjTable::create(registry, "dname-32", SlabFlags::empty()),
             external64: ObjTable::create(registry, "dname-64", SlabFlags::empty()),
             external256: ObjTable::create(registry, "dname-256", SlabFlags::empty()),
             counters: Counters::default(),
-            hash: DashMap::with_hasher_and_shard_amount(BuildHasherDefault::default(), SHARDS),
+            hash: IdHash::new(),
             name_hash: NameHash::default(),
             links: Mutex::new(HashMap::new()),
             rename_seq: AtomicU64::new(0),
@@ -231,25 +233,45 @@ impl Dcache {
         })
     }
 
-    fn key(&self, parent: InodeId, name: &[u8]) -> Key {
-        let hash = self.name_hash.below(parent.get(), name);
-        Key([(hash >> 32) as u32, hash as u32])
+    fn hash_of(&self, parent: InodeId, name: &[u8]) -> u64 {
+        self.name_hash.below(parent.get(), name)
+    }
+
+    /// The hash under which a dentry is found.
+    fn hash_of_id(&self, id: DentryId) -> u64 {
+        let dentry = self.dentries.read(id).expect("I2: hashed dentries live");
+        self.with_name(&dentry.name, |name| self.hash_of(dentry.parent, name))
+    }
+
+    fn is_it(&self, dentry: &Dentry, parent: InodeId, name: &[u8]) -> bool {
+        dentry.parent == parent && self.with_name(&dentry.name, |bytes| bytes == name)
+    }
+
+    /// Whether the dentry `id` is `name` below `parent`.
+    fn has_name(&self, id: DentryId, parent: InodeId, name: &[u8]) -> bool {
+        let dentry = self.dentries.read(id);
+        dentry.is_some_and(|d| self.is_it(&d, parent, name))
     }
 
     /// The dentry of `name` below `parent`, if hashed.
     fn find(&self, parent: InodeId, name: &[u8]) -> Option<DentryId> {
-        let id = *self.hash.get(&self.key(parent, name))?;
-        let dentry = self.dentries.read(id)?;
-        (dentry.parent == parent && self.name_is(&dentry.name, name)).then_some(id)
+        let is_it = |id| self.has_name(id, parent, name);
+        self.hash.with(self.hash_of(parent, name), is_it, |id| id)
     }
 
     /// d_lookup: what the cache says of a name that is not doubtful.
     pub fn lookup(&self, parent: InodeId, dir: &Dir, name: QStr<'_>) -> Option<Cached<'_>> {
         let name = name.as_bytes();
-        let id = *self.hash.get(&self.key(parent, name))?;
-        let dentry = self.dentries.read(id)?;
-        let same = dentry.parent == parent && self.name_is(&dentry.name, name);
-        if !same || dentry.dead || dentry.epoch != dir.epoch() {
+        let mut found = None;
+        let is_it = |id| {
+            let dentry = self.dentries.read(id);
+            let is_it = dentry.as_ref().is_some_and(|d| self.is_it(d, parent, name));
+            found = dentry.filter(|_| is_it);
+            is_it
+        };
+        self.hash.with(self.hash_of(parent, name), is_it, |_| ())?;
+        let dentry = found?;
+        if dentry.dead || dentry.epoch != dir.epoch() {
             return None;
         }
         if !dentry.referenced.load(Ordering::Relaxed) {
@@ -345,7 +367,6 @@ impl Dcache {
     ) -> Result<bool> {
         let inode = inode.map(InodeRef::id);
         let bytes = name.as_bytes();
-        let key = self.key(parent, bytes);
         if let Some(id) = self.find(parent, bytes) {
             let same = self.dentries.write(id).is_some_and(|mut dentry| {
                 dentry.epoch = epoch;
@@ -360,11 +381,6 @@ impl Dcache {
                 self.detach(id, old);
             }
             return Ok(!same);
-        }
-        if self.hash.contains_key(&key) {
-            // Another (parent, name) with the same 64-bit hash: this one stays
-            // uncached, which costs speed and nothing else.
-            return Err(Errno::NOMEM);
         }
         let parent_pin = self.inodes.pin(parent).ok_or(Errno::STALE)?;
         let dentry = Dentry {
@@ -381,7 +397,9 @@ impl Dcache {
         };
         parent_pin.into_pin();
         self.attach(id, inode);
-        self.hash.insert(key, id);
+        let mut shard = self.hash.lock(self.hash_of(parent, bytes));
+        shard.insert(id, |id| self.hash_of_id(id));
+        drop(shard);
         Ok(false)
     }
 
@@ -442,11 +460,14 @@ impl Dcache {
     }
 
     /// d_drop: forgets a name; whether it was cached. Does not count as a change.
-    pub fn remove(&self, parent: InodeId, _guard: &DirGuard<'_>, name: QStr<'_>) -> bool {
+    pub fn remove(&self, parent: InodeId, guard: &mut DirGuard<'_>, name: QStr<'_>) -> bool {
         let Some(id) = self.find(parent, name.as_bytes()) else {
             return false;
         };
-        self.hash.remove(&self.key(parent, name.as_bytes()));
+        guard.forget_dentry();
+        self.hash
+            .lock(self.hash_of(parent, name.as_bytes()))
+            .remove(id);
         self.free(id);
         true
     }
@@ -456,8 +477,9 @@ impl Dcache {
         let dentry = self.dentries.remove(id).expect("unhashed once, freed once");
         match dentry.name {
             DName::Inline(..) => {}
-            DName::External64(_, name) => drop(self.external64.remove(name)),
-            DName::External256(_, name) => drop(self.external256.remove(name)),
+            DName::External32(name) => drop(self.external32.remove(name)),
+            DName::External64(name) => drop(self.external64.remove(name)),
+            DName::External256(name) => drop(self.external256.remove(name)),
         }
         self.detach(id, dentry.inode);
         self.inodes.unpin(dentry.parent);
@@ -478,7 +500,7 @@ impl Dcache {
                 ids.extend_from_slice(more);
             }
         }
-        let mut copy = [0; DNAME_256];
+        let mut copy = [0; DNAME_MAX];
         for id in ids {
             // The dentry may have become another one since: then it says so itself.
             let Some((parent, len)) = self.dentries.read(id).and_then(|d| {
@@ -560,76 +582,60 @@ impl Dcache {
         let name = name.as_bytes();
         let id = self.find(parent, name)?;
         let dentry = self.dentries.read(id)?;
-        let same = dentry.parent == parent && self.name_is(&dentry.name, name);
         // The dentry's own pin holds the inode while its slab is locked.
-        same.then_some(dentry.inode?)
+        self.is_it(&dentry, parent, name)
+            .then_some(dentry.inode?)
             .and_then(|inode| self.inodes.pin(inode))
     }
 
     fn alloc_name(&self, name: &[u8]) -> Result<DName> {
-        fn padded<const N: usize>(name: &[u8]) -> [u8; N] {
-            let mut buf = [0; N];
-            buf[..name.len()].copy_from_slice(name);
-            buf
-        }
-        let len = name.len() as u8;
-        Ok(match name.len() {
-            n if n <= DNAME_INLINE => DName::Inline(len, padded(name)),
-            n if n <= DNAME_64 => DName::External64(
-                len,
-                self.external64
-                    .insert(padded(name))
-                    .map_err(|_| Errno::NOMEM)?,
-            ),
-            _ => DName::External256(
-                len,
-                self.external256
-                    .insert(padded(name))
-                    .map_err(|_| Errno::NOMEM)?,
-            ),
-        })
+        let stored = match name.len() {
+            n if n <= DNAME_INLINE => {
+                let mut buf = [0; DNAME_INLINE];
+                buf[..n].copy_from_slice(name);
+                return Ok(DName::Inline(n as u8, buf));
+            }
+            DNAME_INLINE..=31 => self
+                .external32
+                .insert(Bytes::new(name))
+                .map(DName::External32),
+            32..=63 => self
+                .external64
+                .insert(Bytes::new(name))
+                .map(DName::External64),
+            _ => self
+                .external256
+                .insert(Bytes::new(name))
+                .map(DName::External256),
+        };
+        stored.map_err(|_| Errno::NOMEM)
     }
 
-    fn name_is(&self, dname: &DName, name: &[u8]) -> bool {
+    /// Calls `f` with the bytes of a name; with none where the name was freed meanwhile.
+    fn with_name<R>(&self, dname: &DName, f: impl FnOnce(&[u8]) -> R) -> R {
         match *dname {
-            DName::Inline(len, ref buf) => &buf[..usize::from(len)] == name,
-            DName::External64(len, id) => {
-                usize::from(len) == name.len()
-                    && self
-                        .external64
-                        .read(id)
-                        .is_some_and(|buf| &buf[..name.len()] == name)
-            }
-            DName::External256(len, id) => {
-                usize::from(len) == name.len()
-                    && self
-                        .external256
-                        .read(id)
-                        .is_some_and(|buf| &buf[..name.len()] == name)
-            }
+            DName::Inline(len, ref buf) => f(&buf[..usize::from(len)]),
+            DName::External32(id) => match self.external32.read(id) {
+                Some(name) => f(name.as_bytes()),
+                None => f(&[]),
+            },
+            DName::External64(id) => match self.external64.read(id) {
+                Some(name) => f(name.as_bytes()),
+                None => f(&[]),
+            },
+            DName::External256(id) => match self.external256.read(id) {
+                Some(name) => f(name.as_bytes()),
+                None => f(&[]),
+            },
         }
     }
 
     /// Copies a name out; its length.
-    fn copy_name(&self, dname: &DName, to: &mut [u8; DNAME_256]) -> usize {
-        match *dname {
-            DName::Inline(len, ref buf) => {
-                to[..DNAME_INLINE].copy_from_slice(buf);
-                usize::from(len)
-            }
-            DName::External64(len, id) => {
-                if let Some(buf) = self.external64.read(id) {
-                    to[..DNAME_64].copy_from_slice(&*buf);
-                }
-                usize::from(len)
-            }
-            DName::External256(len, id) => {
-                if let Some(buf) = self.external256.read(id) {
-                    to.copy_from_slice(&*buf);
-                }
-                usize::from(len)
-            }
-        }
+    fn copy_name(&self, dname: &DName, to: &mut [u8; DNAME_MAX]) -> usize {
+        self.with_name(dname, |name| {
+            to[..name.len()].copy_from_slice(name);
+            name.len()
+        })
     }
 
     /// Dentries alive.

@@ -11,7 +11,7 @@
 //!
 //! It does not ask the kernel to forget; `fs` does.
 
-use super::{DNAME_256, Dcache, DentryId, InodeId, QStr};
+use super::{DNAME_MAX, Dcache, DentryId, InodeId, QStr};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 
@@ -34,9 +34,10 @@ impl Dcache {
     /// Bytes that the caches hold, tables and listings included.
     pub fn bytes(&self) -> usize {
         self.dentries.bytes()
+            + self.external32.bytes()
             + self.external64.bytes()
             + self.external256.bytes()
-            + self.hash.capacity() * 13
+            + self.hash.bytes()
             + self.inodes.bytes()
             + self.counters.listing_bytes.load(Ordering::Relaxed) as usize
     }
@@ -109,10 +110,10 @@ impl Dcache {
         let Some(dir) = self.inodes.with(parent, |i| i.dir().cloned()).flatten() else {
             return false;
         };
-        let Some(_guard) = dir.try_lock() else {
+        let Some(mut guard) = dir.try_lock() else {
             return false;
         };
-        let mut name = [0; DNAME_256];
+        let mut name = [0; DNAME_MAX];
         let (len, negative) = {
             // Under the directory lock nobody else changes or frees a dentry below
             // it; under its slab's lock nobody finds it and pins the inode.
@@ -139,6 +140,7 @@ impl Dcache {
                 }
             }
             dentry.dead = true;
+            guard.forget_dentry();
             let negative = dentry.inode.is_none();
             (self.copy_name(&dentry.name, &mut name), negative)
         };
@@ -146,7 +148,8 @@ impl Dcache {
             absent(nodeid, &name[..len]);
         }
         self.hash
-            .remove_if(&self.key(parent, &name[..len]), |_, &v| v == id);
+            .lock(self.hash_of(parent, &name[..len]))
+            .remove(id);
         self.free(id);
         true
     }
@@ -178,9 +181,10 @@ impl Dcache {
     /// Gives free memory back to the system.
     pub fn shrink(&self) {
         self.dentries.shrink();
+        self.external32.shrink();
         self.external64.shrink();
         self.external256.shrink();
-        self.hash.shrink_to_fit();
+        self.hash.shrink(|id| self.hash_of_id(id));
         self.inodes.shrink();
     }
 
@@ -190,7 +194,7 @@ impl Dcache {
         let mut names: Vec<CachedName> = Vec::new();
         for slab in 0..self.dentries.slab_count() {
             self.dentries.scan_slab(slab, |_, d| {
-                let mut name = [0; DNAME_256];
+                let mut name = [0; DNAME_MAX];
                 let len = self.copy_name(&d.name, &mut name);
                 names.push((d.parent, name[..len].into(), d.inode));
             });
@@ -211,7 +215,7 @@ impl Dcache {
             std::collections::HashMap::new();
         for slab in 0..self.dentries.slab_count() {
             self.dentries.scan_slab(slab, |_, d| {
-                let mut name = [0; DNAME_256];
+                let mut name = [0; DNAME_MAX];
                 let len = self.copy_name(&d.name, &mut name);
                 let cached = (d.parent, name[..len].into(), d.inode);
                 below.entry(d.parent).or_default().push(cached);
@@ -248,7 +252,7 @@ impl Dcache {
         let mut names = Vec::new();
         for slab in 0..self.dentries.slab_count() {
             self.dentries.scan_slab(slab, |id, d| {
-                let mut name = [0; DNAME_256];
+                let mut name = [0; DNAME_MAX];
                 let len = self.copy_name(&d.name, &mut name);
                 names.push((id, d.parent, name[..len].to_vec(), d.inode));
             });
@@ -290,6 +294,14 @@ impl Dcache {
             if has < wants || (has == 0 && nlookup == 0) {
                 return Err(format!(
                     "I1: inode {id:?} has {has} pins of {wants}, nlookup {nlookup}"
+                ));
+            }
+        }
+        for id in self.inodes.ids() {
+            let dir = self.inodes.with(id, |i| i.dir().cloned()).flatten();
+            if dir.is_some_and(|dir| !self.check_listing(id, &dir)) {
+                return Err(format!(
+                    "I12: the listing of inode {id:?} is of other dentries"
                 ));
             }
         }

@@ -148,7 +148,7 @@ impl<S: Source> Fs<S> {
                     // stay within reach.
                     self.namei.dcache.doubt_name(inode, &guard, q);
                 } else {
-                    self.namei.dcache.remove(inode, &guard, q);
+                    self.namei.dcache.remove(inode, &mut guard, q);
                 }
                 guard.change();
             }

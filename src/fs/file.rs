@@ -229,8 +229,9 @@ impl<S: Source> Fs<S> {
         flags: u32,
     ) -> Result<Opened> {
         let inodes = &self.namei.dcache.inodes;
-        let (nodeid, generation, device) = inodes
-            .with(inode, |i| (i.nodeid(), i.generation(), i.device()))
+        let device = inodes.device(inode).ok_or(Errno::STALE)?;
+        let (nodeid, generation) = inodes
+            .with(inode, |i| (i.nodeid(), i.generation()))
             .ok_or(Errno::STALE)?;
         // What proc and sysfs hold has no size until it is read.
         let sizeless = matches!(inodes.devices.get(device).traits.name, "proc" | "sysfs");

@@ -13,7 +13,7 @@ use std::hash::BuildHasher;
 use std::ops::ControlFlow;
 
 use super::{Coherence, Entry, Fs};
-use crate::dcache::{Device, Dir, InodeId, Listing, NodeId, ROOT};
+use crate::dcache::{Compact, Device, Dir, InodeId, Kept, Listing, NodeId, ROOT};
 use crate::error::{Errno, Result};
 use crate::name::QStr;
 use crate::namei::Found;
@@ -61,13 +61,9 @@ impl<S: Source> Fs<S> {
         let pinned = self.inode(nodeid)?;
         let inode = pinned.id();
         let dir = self.namei.dir(inode)?;
-        let index = self
-            .namei
-            .dcache
-            .inodes
-            .with(inode, |i| i.device())
-            .unwrap_or(0);
-        let device = self.namei.dcache.inodes.devices.get(index);
+        let inodes = &self.namei.dcache.inodes;
+        let index = inodes.device(inode).unwrap_or(0);
+        let device = inodes.devices.get(index);
         let mut reply = Reply {
             fs: self,
             inode,
@@ -96,11 +92,20 @@ impl<S: Source> Fs<S> {
         inode: InodeId,
         dir: &Arc<Dir>,
         device: &Device,
-        cookie: u64,
+        mut cookie: u64,
         reply: &mut Reply<'_, '_, S>,
     ) -> Result<bool> {
         let stable = device.traits.stable_cookies;
-        let mut listing = self.cached_listing(inode, dir)?;
+        let mut listing = match self.cached_listing(inode, dir)? {
+            Some(Kept::Names(listing)) => Some(listing),
+            Some(Kept::Dentries(compact)) => {
+                match self.list_dentries(inode, dir, &compact, (&mut cookie, !stable), reply) {
+                    Some(full) => return Ok(full),
+                    None => None,
+                }
+            }
+            None => None,
+        };
         // In strict mode nothing is kept, so it is read whole only where it must be
         // sorted.
         let keep = self.coherence() != Coherence::Strict;
@@ -117,6 +122,9 @@ impl<S: Source> Fs<S> {
             // knows where it was.
             if let Some(mut entries) = entries {
                 let full = entries.any(|entry| reply.push(entry).is_break());
+                if !full && reply.plus {
+                    self.namei.dcache.compact(inode, dir, &listing);
+                }
                 if full || listing.is_complete() {
                     return Ok(full);
                 }
@@ -127,6 +135,32 @@ impl<S: Source> Fs<S> {
             }
         }
         self.stream(inode, cookie, reply)
+    }
+
+    /// Hands on the entries after `cookie` (among `sorted` ones) of a listing that is kept by
+    /// dentries, and moves `cookie` along; whether the reply is full. `None` if the listing
+    /// is not the cached one any more: it is to go on otherwise.
+    fn list_dentries(
+        &self,
+        inode: InodeId,
+        dir: &Dir,
+        compact: &Arc<Compact>,
+        (cookie, sorted): (&mut u64, bool),
+        reply: &mut Reply<'_, '_, S>,
+    ) -> Option<bool> {
+        loop {
+            let dcache = &self.namei.dcache;
+            let part = dcache.expand(inode, dir, compact, *cookie, sorted)?;
+            if part.is_empty() {
+                return Some(false);
+            }
+            for entry in part.iter() {
+                if reply.push(entry).is_break() {
+                    return Some(true);
+                }
+                *cookie = entry.cookie;
+            }
+        }
     }
 
     /// Reads entries from the source straight into the reply; whether it is full.
@@ -159,7 +193,7 @@ impl<S: Source> Fs<S> {
     }
 
     /// The listing, if it is cached and to be believed.
-    fn cached_listing(&self, inode: InodeId, dir: &Dir) -> Result<Option<Arc<Listing>>> {
+    fn cached_listing(&self, inode: InodeId, dir: &Dir) -> Result<Option<Kept>> {
         if self.coherence() == Coherence::Strict {
             return Ok(None);
         }

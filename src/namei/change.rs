@@ -39,10 +39,10 @@ impl<S: Source> Namei<S> {
         let name = QStr::new(name.as_bytes())?;
         let _ = self.dcache.set(parent, &mut guard, name, Some(&inode));
         // Else somebody else's change was told of since: maybe of this very object.
-        self.dcache.inodes.with_mut(inode.id(), |i| match quiet {
-            true => i.set_attr(attr, asked.at),
-            false => i.forget_attr(),
-        });
+        match quiet {
+            true => self.dcache.inodes.set_attr(inode.id(), attr, asked.at),
+            false => self.changed(inode.id()),
+        }
         drop(guard);
         self.changed(parent);
         self.added(parent, Added::Kept);
@@ -175,9 +175,10 @@ impl<S: Source> Namei<S> {
     /// works in it goes on working in it.
     pub(super) fn find_renamed(&self, inode: &InodeRef<'_>, parent: InodeId, node: &S::Node) {
         let wanted = self.dcache.inodes.with(inode.id(), |i| {
-            (i.dir().is_some() && i.nlookup() > 0).then_some((i.device(), i.nodeid()))
+            (i.dir().is_some() && i.nlookup() > 0).then_some(i.nodeid())
         });
-        let Some((device, nodeid)) = wanted.flatten() else {
+        let device = self.dcache.inodes.device(inode.id());
+        let (Some(device), Some(nodeid)) = (device, wanted.flatten()) else {
             return;
         };
         let devices = &self.dcache.inodes.devices;

@@ -88,7 +88,7 @@ enum Told {
     /// Changes are told of by the directory that the name is in, and move its counter.
     ByDirectory,
     /// By the inode's own watch, and void what was read since this moment of it.
-    Since(u32),
+    Since(u16),
     /// They may be void already.
     Perhaps,
 }
@@ -173,7 +173,7 @@ pub struct Namei<S: Source> {
 /// Names cached or let go of between two looks at the budget.
 const NAMES_PER_CHECK: u64 = 1024;
 /// What one takes, dentry, inode and tables, about.
-const BYTES_PER_NAME: u64 = 256;
+const BYTES_PER_NAME: u64 = 192;
 /// Notices that may wait for the notifier.
 const NOTICE_LIMIT: usize = 64 << 10;
 
@@ -384,12 +384,7 @@ impl<S: Source> Namei<S> {
             }
             Some(Cached::Positive(inode)) => {
                 let name_left = self.names_left(dir, now);
-                let devices = &self.dcache.inodes.devices;
-                let attr = self
-                    .dcache
-                    .inodes
-                    .with(inode.id(), |i| i.attr(devices))
-                    .flatten();
+                let attr = self.dcache.inodes.attr(inode.id());
                 let Some((attr, at)) = attr else {
                     return Ok(None);
                 };
@@ -437,17 +432,18 @@ impl<S: Source> Namei<S> {
                 } else {
                     told
                 };
-                let good = self.dcache.inodes.with_mut(inode.id(), |i| match told {
+                let (inodes, id) = (&self.dcache.inodes, inode.id());
+                let good = match told {
                     Told::ByDirectory => {
-                        i.set_attr(&attr, asked.at);
+                        inodes.set_attr(id, &attr, asked.at);
                         true
                     }
-                    Told::Since(moment) => i.set_attr_since(&attr, asked.at, moment),
+                    Told::Since(moment) => inodes.set_attr_since(id, &attr, asked.at, moment),
                     Told::Perhaps => {
-                        i.forget_attr();
+                        self.changed(id);
                         false
                     }
-                });
+                };
                 drop(guard);
                 self.added(parent, added);
                 let name_left = match added {
@@ -455,8 +451,8 @@ impl<S: Source> Namei<S> {
                     _ => self.name_fresh(dir, asked),
                 };
                 let attr_left = match good {
-                    Some(true) => self.attr_fresh(inode.id(), &attr, Some(dir), asked),
-                    _ => Duration::ZERO,
+                    true => self.attr_fresh(id, &attr, Some(dir), asked),
+                    false => Duration::ZERO,
                 };
                 Ok(Found::Positive {
                     inode,
@@ -492,7 +488,7 @@ impl<S: Source> Namei<S> {
         &self,
         inode: &InodeRef<'_>,
         attr: Attr,
-        since: Option<u32>,
+        since: Option<u16>,
         parent: &S::Node,
         name: &Filename,
     ) -> Result<(Attr, Told)> {
@@ -562,7 +558,7 @@ impl<S: Source> Namei<S> {
     }
 
     fn is_remote(&self, inode: InodeId) -> bool {
-        let device = self.dcache.inodes.with(inode, |i| i.device()).unwrap_or(0);
+        let device = self.dcache.inodes.device(inode).unwrap_or(0);
         self.dcache.inodes.devices.get(device).traits.remote
     }
 

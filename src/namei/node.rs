@@ -202,7 +202,7 @@ impl<S: Source> Namei<S> {
             return false;
         };
         let mut guard = dir.lock();
-        let was_cached = self.dcache.remove(parent, &guard, name);
+        let was_cached = self.dcache.remove(parent, &mut guard, name);
         guard.change();
         drop(guard);
         if was_cached && let Some(nodeid) = self.dcache.inodes.with(parent, |i| i.nodeid()) {
@@ -235,14 +235,10 @@ impl<S: Source> Namei<S> {
     /// # Errors
     /// ESTALE if no cached name leads to it any more, and the source's.
     pub fn getattr(&self, inode: InodeId) -> Result<(Attr, Duration)> {
-        let devices = &self.dcache.inodes.devices;
-        let cached = self
-            .dcache
-            .inodes
-            .with(inode, |i| (i.attr(devices), i.kind()));
+        let inodes = &self.dcache.inodes;
         let mut moment = self.attr_moment(inode);
-        let (attr, kind) = cached.ok_or(Errno::STALE)?;
-        if let Some((attr, at)) = attr {
+        let kind = inodes.with(inode, |i| i.kind()).ok_or(Errno::STALE)?;
+        if let Some((attr, at)) = inodes.attr(inode) {
             let left = self.attr_left(inode, &attr, None, at, self.clock.now());
             if !left.is_zero() {
                 return Ok((attr, left));
@@ -284,7 +280,7 @@ impl<S: Source> Namei<S> {
     }
 
     /// To be called before attributes of an inode are read from the source.
-    pub fn attr_moment(&self, inode: InodeId) -> (u32, Asked) {
+    pub fn attr_moment(&self, inode: InodeId) -> (u16, Asked) {
         let moment = self.dcache.inodes.with(inode, |i| i.attr_moment());
         (moment.unwrap_or_default(), self.clock.asked())
     }
@@ -294,12 +290,12 @@ impl<S: Source> Namei<S> {
         &self,
         inode: InodeId,
         attr: &Attr,
-        (moment, asked): (u32, Asked),
+        (moment, asked): (u16, Asked),
     ) -> Duration {
         let inodes = &self.dcache.inodes;
-        match inodes.with_mut(inode, |i| i.set_attr_since(attr, asked.at, moment)) {
-            Some(true) => self.attr_fresh(inode, attr, None, asked),
-            _ => Duration::ZERO,
+        match inodes.set_attr_since(inode, attr, asked.at, moment) {
+            true => self.attr_fresh(inode, attr, None, asked),
+            false => Duration::ZERO,
         }
     }
 
