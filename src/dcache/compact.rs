@@ -11,8 +11,8 @@ use super::{Compact, Dcache, DentryId, Dir, InodeId, Kept, Listing};
 use crate::source::{Kind, RawEntry};
 use crate::sync::Arc;
 
-/// Bytes of names that are made of dentries at once, under the directory lock.
-const PART: usize = 64 << 10;
+/// Bytes of entries that are made of dentries at once, under the directory lock.
+pub const PART: std::ops::RangeInclusive<usize> = 4 << 10..=64 << 10;
 
 impl Dcache {
     /// Keeps the listing of `parent` by its dentries, if it is the one that is cached and each
@@ -43,16 +43,17 @@ impl Dcache {
         }
     }
 
-    /// A part of a listing: the entries after the one whose cookie is `cookie` (0: the first
-    /// ones), or with larger cookies where these are `sorted`; empty at the end. `None` if the
-    /// listing is not the cached one any more, or no entry has that cookie.
+    /// A part of a listing, of `bytes` ([`PART`]): the entries after the one whose cookie is
+    /// `cookie` (0: the first ones), or with larger cookies where these are `sorted`; empty at
+    /// the end. `None` if the listing is not the cached one any more, or no entry has that
+    /// cookie.
     pub fn expand(
         &self,
         parent: InodeId,
         dir: &Dir,
         compact: &Arc<Compact>,
-        cookie: u64,
-        sorted: bool,
+        (cookie, sorted): (u64, bool),
+        bytes: usize,
     ) -> Option<Listing> {
         let own = self.inodes.with(parent, |i| i.nodeid())?;
         let (_, own) = self.inodes.devices.origin(own);
@@ -83,7 +84,7 @@ impl Dcache {
             });
         }
         for (cookie, id) in compact.iter_from(behind.saturating_sub(2)) {
-            if part.bytes() >= PART {
+            if part.bytes() >= bytes {
                 break;
             }
             let dentry = self.dentries.read(DentryId::new(id)?)?;

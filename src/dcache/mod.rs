@@ -29,6 +29,7 @@ mod inode;
 mod listing;
 mod shrink;
 
+pub use compact::PART;
 pub use devices::{Device, Devices, NodeId, ROOT, VIRTUAL};
 pub use dir::{Dir, DirGuard, DirState, Kept, Moment, Stamp};
 pub use inode::{Inode, InodeId, InodeRef, Inodes};

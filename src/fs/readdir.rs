@@ -13,7 +13,7 @@ use std::hash::BuildHasher;
 use std::ops::ControlFlow;
 
 use super::{Coherence, Entry, Fs};
-use crate::dcache::{Compact, Device, Dir, InodeId, Kept, Listing, NodeId, ROOT};
+use crate::dcache::{Compact, Device, Dir, InodeId, Kept, Listing, NodeId, PART, ROOT};
 use crate::error::{Errno, Result};
 use crate::name::QStr;
 use crate::namei::Found;
@@ -148,9 +148,11 @@ impl<S: Source> Fs<S> {
         (cookie, sorted): (&mut u64, bool),
         reply: &mut Reply<'_, '_, S>,
     ) -> Option<bool> {
+        let mut bytes = *PART.start();
         loop {
             let dcache = &self.namei.dcache;
-            let part = dcache.expand(inode, dir, compact, *cookie, sorted)?;
+            let part = dcache.expand(inode, dir, compact, (*cookie, sorted), bytes)?;
+            bytes = (2 * bytes).min(*PART.end());
             if part.is_empty() {
                 return Some(false);
             }
