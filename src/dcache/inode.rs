@@ -46,6 +46,8 @@ bitflags::bitflags! {
         const WIDE = 8;
         /// More references of the kernel's are in `Inodes::carried`.
         const CARRIED = 16;
+        /// When the attributes were read, or later, it had no extended attribute.
+        const PLAIN = 32;
     }
 }
 
@@ -121,6 +123,7 @@ impl Inode {
     /// Data may change past us from now on, or not any more; whether that is new.
     pub fn set_volatile(&mut self, volatile: bool) -> bool {
         self.attr.forget();
+        self.flags.remove(Flags::PLAIN);
         let before = self.volatile();
         self.flags.set(Flags::VOLATILE, volatile);
         before != volatile
@@ -129,7 +132,20 @@ impl Inode {
     /// The attributes must be read anew before they are used.
     pub fn forget_attr(&mut self) {
         self.attr.forget();
+        self.flags.remove(Flags::PLAIN);
         self.attr_voided = self.attr_voided.wrapping_add(1);
+    }
+
+    /// Whether it has no extended attribute, as surely as the attributes are what they were.
+    pub fn is_plain(&self) -> bool {
+        self.flags.contains(Flags::PLAIN)
+    }
+
+    /// It had no extended attribute at some time since `moment`: kept with the attributes, if
+    /// these are known and did not become void meanwhile.
+    pub fn set_plain(&mut self, moment: u16) {
+        let good = self.attr_voided == moment && self.attr.at() != 0;
+        self.flags.set(Flags::PLAIN, good);
     }
 
     /// To be called before attributes are read from the source.
@@ -387,6 +403,7 @@ impl Inodes {
         }
         let (packed, is_wide) = self.attrs.keep(id, attr, now);
         inode.attr = packed;
+        inode.flags.remove(Flags::PLAIN);
         inode
             .flags
             .set(Flags::WIDE, is_wide | inode.flags.contains(Flags::WIDE));

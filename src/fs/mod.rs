@@ -419,9 +419,23 @@ impl<S: Source> Fs<S> {
         if Virt::owns(nodeid) {
             return Err(Errno::NODATA);
         }
+        let pinned = self.inode(nodeid)?;
+        let inode = pinned.id();
+        // `ls -l` asks for a security label of each name, and most have none.
+        let is_label = name.starts_with(b"security.");
+        if is_label && self.namei.is_plain(inode) {
+            return Err(Errno::NODATA);
+        }
         let filename = self.namei.names.getname_from(name)?;
-        self.with_handle(self.inode(nodeid)?.id(), None, |of| {
-            self.namei.source.getxattr(of, filename.as_cstr(), buf)
+        let (moment, _) = self.namei.attr_moment(inode);
+        let source = &self.namei.source;
+        self.with_handle(inode, None, |of| {
+            let got = source.getxattr(of, filename.as_cstr(), buf);
+            if is_label && got == Err(Errno::NODATA) && source.listxattr(of, &mut []) == Ok(0) {
+                let inodes = &self.namei.dcache.inodes;
+                inodes.with_mut(inode, |i| i.set_plain(moment));
+            }
+            got
         })
     }
 

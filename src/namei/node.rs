@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::{Asked, Coherence, Namei};
-use crate::dcache::{InodeId, Stamp};
+use crate::dcache::{Inode, InodeId, Stamp};
 use crate::error::{Errno, Result};
 use crate::name::{Filename, QStr};
 use crate::notice::Notice;
@@ -259,6 +259,17 @@ impl<S: Source> Namei<S> {
         };
         self.compare_stamp(inode, &attr);
         Ok((attr, self.took_attr_since(inode, &attr, moment)))
+    }
+
+    /// Whether an inode is known to have no extended attribute: what changes them changes the
+    /// ctime and is told of, so that is believed as long as the attributes are.
+    pub fn is_plain(&self, inode: InodeId) -> bool {
+        let inodes = &self.dcache.inodes;
+        inodes.with(inode, Inode::is_plain) == Some(true)
+            && inodes.attr(inode).is_some_and(|(attr, at)| {
+                let now = self.clock.now();
+                !self.attr_left(inode, &attr, None, at, now).is_zero()
+            })
     }
 
     /// A directory's own attributes tell whether its names are as they were proved. The

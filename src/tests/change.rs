@@ -108,7 +108,7 @@ impl Change {
             Self::Exchange(one, other) => edit.exchange(one, other),
             Self::Replace(path, contents) => edit.replace(path, contents).map(drop),
             Self::Chmod(path, perm) => edit.chmod(path, *perm),
-            Self::SetXattr(path) => edit.setxattr(path, "user.x", "value"),
+            Self::SetXattr(path) => edit.setxattr(path, "security.x", "value"),
             Self::Truncate(path, size) => edit.truncate(path, *size),
             Self::Append(path) => edit.append(path, "+"),
         }

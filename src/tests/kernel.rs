@@ -605,12 +605,12 @@ impl Kernel {
                 return Ok(None);
             };
             let mut buf = [0; 16];
-            match kernel.fs.getxattr(known.nodeid, b"user.x", &mut buf) {
+            match kernel.fs.getxattr(known.nodeid, b"security.x", &mut buf) {
                 Ok(len) => assert_eq!(&buf[..len], b"value"),
                 Err(Errno::NODATA) => return Ok(Some(false)),
                 Err(error) => return Err(error),
             }
-            assert_eq!(kernel.fs.listxattr(known.nodeid, 0, &mut buf)?, 7);
+            assert_eq!(kernel.fs.listxattr(known.nodeid, 0, &mut buf)?, 11);
             Ok(Some(true))
         })
     }

@@ -239,7 +239,7 @@ impl Plain {
                 kind: attr.kind,
                 perm: attr.perm,
                 contents: edit.contents_of(&node).unwrap_or_default(),
-                xattr: edit.xattr_of(&node, "user.x").is_some(),
+                xattr: edit.xattr_of(&node, "security.x").is_some(),
             });
             self.things.len() - 1
         });

@@ -5,8 +5,8 @@ use super::kernel::{Kernel, options};
 use super::truth::join;
 use crate::error::Errno;
 use crate::fs::Coherence;
-use crate::source::Kind;
 use crate::source::fake::{Call, FakeSource, FsConfig, Point};
+use crate::source::{Kind, Source};
 
 fn mount(coherence: Coherence, config: FsConfig) -> Kernel {
     Kernel::mount(FakeSource::new(config), options(coherence))
@@ -247,4 +247,27 @@ fn r4_a_fill_that_raced_with_a_change_of_our_own_is_void() {
     kernel.tick(1);
     assert_eq!(kernel.list(kernel.root(), 64, false).unwrap().len(), 1);
     assert!(dir.listing().is_some());
+}
+
+/// A label that is not there is asked of the source once, and again after a change that was
+/// told of.
+#[test]
+fn labels_that_are_not_there_are_asked_for_once() {
+    let mut kernel = mount(Coherence::Watch, FsConfig::default());
+    kernel.behind(make(Kind::Regular, b"a"));
+    let known = kernel.walk(b"a").unwrap().unwrap();
+    let calls = |kernel: &Kernel| -> u64 { kernel.source.calls().iter().map(|(_, n)| n).sum() };
+    assert_eq!(kernel.xattr(b"a"), Ok(Some(false)));
+    let before = calls(&kernel);
+    assert_eq!(kernel.xattr(b"a"), Ok(Some(false)));
+    assert_eq!(calls(&kernel), before, "known");
+    assert!(
+        kernel
+            .fs
+            .namei()
+            .is_plain(kernel.fs.namei().dcache.inodes.find(known.nodeid).unwrap())
+    );
+    kernel.behind(Change::SetXattr(b"a".to_vec()));
+    kernel.settle();
+    assert_eq!(kernel.xattr(b"a"), Ok(Some(true)));
 }

@@ -256,7 +256,7 @@ impl Kernel {
     pub(super) fn setxattr(&mut self, path: &[u8]) -> Result<Option<Vec<u8>>> {
         self.retry(|kernel| {
             let known = kernel.walk_once(path)?.ok_or(Errno::NOENT)?;
-            let (name, value) = (b"user.x", b"value");
+            let (name, value) = (b"security.x", b"value");
             kernel.fs.setxattr(known.nodeid, name, value, 0, &CALLER)?;
             kernel.let_go_of(known.nodeid);
             kernel.look();
