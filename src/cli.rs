@@ -152,6 +152,11 @@ pub struct MountArgs {
     #[arg(long, value_name = "MODE")]
     pub readdirplus: Option<OsString>,
 
+    /// Read the subdirectories of a directory that is read ahead: auto (where the
+    /// source's calls are measured to be slow), off, or by N threads [default: auto]
+    #[arg(long, value_name = "N|MODE")]
+    pub readahead: Option<OsString>,
+
     /// Refuse every change; the same as -o ro
     #[arg(long)]
     pub read_only: bool,

@@ -18,7 +18,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use nameifs::dcache::DentryInit;
-use nameifs::fs::{Coherence, Options, Readdirplus, SlabinfoMode};
+use nameifs::fs::{Coherence, Options, Readahead, Readdirplus, SlabinfoMode};
 use nameifs::fuse::MountOptions;
 use nameifs::name::Supply;
 use nameifs::namei::Variant;
@@ -177,6 +177,7 @@ impl Listed {
             "slabinfo" => Some(&mut self.args.slabinfo),
             "passthrough" => Some(&mut self.args.passthrough),
             "readdirplus" => Some(&mut self.args.readdirplus),
+            "readahead" => Some(&mut self.args.readahead),
             "getname" => Some(&mut self.args.getname),
             "dentry-init" => Some(&mut self.args.dentry_init),
             "slab-debug" => Some(&mut self.args.slab_debug),
@@ -415,6 +416,16 @@ impl Config {
                 ])
             },
         )?;
+        let readahead = match pick("readahead", &args.readahead, &listed.args.readahead) {
+            Some(typed) if typed.value == "auto" => Readahead::Auto,
+            Some(typed) if typed.value == "off" => Readahead::Off,
+            Some(typed) => value::count(typed.value.as_bytes(), 1, MOST_THREADS)
+                .map(Readahead::Threads)
+                .ok_or_else(|| {
+                    typed.wrong("is no way to read ahead; write auto, off or 1 to 256")
+                })?,
+            None => Readahead::Auto,
+        };
 
         let getname = pick("getname", &args.getname, &listed.args.getname).map_or(
             Ok(Supply::default()),
@@ -486,6 +497,7 @@ impl Config {
                 cache_size,
                 slabinfo,
                 readdirplus,
+                readahead,
                 passthrough,
                 read_only,
                 max_watches,

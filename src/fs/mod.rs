@@ -12,7 +12,9 @@
 
 mod coherence;
 mod file;
+mod fill;
 mod lock;
+mod readahead;
 mod readdir;
 mod stats;
 mod virt;
@@ -20,6 +22,7 @@ mod write;
 
 pub use file::{FileId, Opened};
 pub use lock::{Conflict, LockOwner};
+pub use readahead::Readahead;
 pub use readdir::DirEntry;
 pub use stats::{Op, Requests};
 
@@ -38,6 +41,7 @@ use crate::sync::Arc;
 
 use file::Files;
 use lock::Locks;
+use readahead::Look;
 use virt::Virt;
 
 /// How the virtual files show.
@@ -79,6 +83,8 @@ pub struct Options {
     pub slabinfo: SlabinfoMode,
     /// When directories are read with attributes.
     pub readdirplus: Readdirplus,
+    /// Whether directories are read ahead.
+    pub readahead: Readahead,
     /// File data bypasses the daemon where the kernel can do that.
     pub passthrough: bool,
     /// Every change is refused with EROFS.
@@ -110,6 +116,7 @@ impl Default for Options {
             cache_size: 512 << 20,
             slabinfo: SlabinfoMode::Hidden,
             readdirplus: Readdirplus::Auto,
+            readahead: Readahead::Auto,
             passthrough: true,
             read_only: false,
             xattr: true,
@@ -172,6 +179,7 @@ pub struct Fs<S: Source> {
     files: Files<S::File>,
     locks: Locks<S::File>,
     virt: Virt,
+    readahead: readahead::Queue,
     /// Requests served, by kind.
     pub requests: Requests,
 }
@@ -205,6 +213,16 @@ impl<S: Source> Fs<S> {
         };
         let namei = Namei::new(source, &registry, clock, policy, limits, options.variant)?;
         let files = Files::new(&registry);
+        let policy = namei.policy();
+        let believed = match policy.coherence {
+            Coherence::Watch | Coherence::Frozen => None,
+            _ => Some(policy.ttl.min(policy.attr_ttl)),
+        };
+        let mode = match policy.coherence {
+            Coherence::Strict => Readahead::Off,
+            _ => options.readahead,
+        };
+        let readahead = readahead::Queue::new(mode, namei.clock.clone(), believed);
         let attributes = |name: String| {
             let all = registry.attributes(&name).unwrap_or_default();
             (
@@ -217,6 +235,7 @@ impl<S: Source> Fs<S> {
             files,
             locks: Locks::new(),
             virt: Virt::new(options.slabinfo, options.owner, caches),
+            readahead,
             requests: Requests::default(),
             namei,
             registry,
@@ -316,6 +335,7 @@ impl<S: Source> Fs<S> {
             return Ok(found);
         }
         let inode = self.inode(parent)?;
+        let _look = self.readahead.look(parent, name, Look::Request);
         match self.namei.lookup_one(inode.id(), QStr::new(name)?)? {
             Found::Negative { left } => Ok(Lookup::Negative(left)),
             found @ Found::Positive { .. } => Ok(Lookup::Entry(self.reply_with(found)?)),
@@ -368,6 +388,7 @@ impl<S: Source> Fs<S> {
         }
         let pinned = self.inode(nodeid)?;
         let inode = pinned.id();
+        let _alone = self.readahead.alone();
         let by_name = match file {
             Some(id) if self.files.is_file(id) => Err(Errno::STALE),
             _ => self.namei.getattr(inode),
@@ -534,6 +555,7 @@ impl<S: Source> Fs<S> {
     /// have objects in use, which is a leak.
     pub fn end(&self) -> Vec<CacheInfo> {
         self.namei.notices.close();
+        self.stop_reading_ahead();
         self.stop_following();
         self.locks.end();
         self.files.end(&self.namei.dcache.inodes);

@@ -12,6 +12,7 @@
 use std::hash::BuildHasher;
 use std::ops::ControlFlow;
 
+use super::readahead::Look;
 use super::{Coherence, Entry, Fs};
 use crate::dcache::{Compact, Device, Dir, InodeId, Kept, Listing, NodeId, PART, ROOT};
 use crate::error::{Errno, Result};
@@ -66,6 +67,7 @@ impl<S: Source> Fs<S> {
         let device = inodes.devices.get(index);
         let mut reply = Reply {
             fs: self,
+            nodeid,
             inode,
             index,
             plus,
@@ -96,9 +98,11 @@ impl<S: Source> Fs<S> {
         reply: &mut Reply<'_, '_, S>,
     ) -> Result<bool> {
         let stable = device.traits.stable_cookies;
+        let mut turn = self.readahead.read(reply.nodeid, cookie, reply.plus);
         let mut listing = match self.cached_listing(inode, dir)? {
             Some(Kept::Names(listing)) => Some(listing),
             Some(Kept::Dentries(compact)) => {
+                turn = None;
                 match self.list_dentries(inode, dir, &compact, (&mut cookie, !stable), reply) {
                     Some(full) => return Ok(full),
                     None => None,
@@ -110,8 +114,13 @@ impl<S: Source> Fs<S> {
         // sorted.
         let keep = self.coherence() != Coherence::Strict;
         if listing.is_none() && (!stable || (cookie == 0 && keep)) {
-            listing = Some(self.read_listing(inode, dir, stable)?);
+            let read = self.read_listing(inode, dir, stable)?;
+            if let Some(turn) = &turn {
+                turn.listed(inode, dir, &read, device.traits.remote);
+            }
+            listing = Some(read);
         }
+        drop(turn);
         if let Some(listing) = listing {
             let entries = if stable {
                 listing.after(cookie)
@@ -209,7 +218,12 @@ impl<S: Source> Fs<S> {
 
     /// Reads a directory from its start, whole if it is not too large, and keeps the
     /// listing if nothing changed meanwhile.
-    fn read_listing(&self, inode: InodeId, dir: &Arc<Dir>, stable: bool) -> Result<Arc<Listing>> {
+    pub(super) fn read_listing(
+        &self,
+        inode: InodeId,
+        dir: &Arc<Dir>,
+        stable: bool,
+    ) -> Result<Arc<Listing>> {
         let node = self.namei.node(inode)?;
         self.namei.ensure_watch(inode, dir, &node);
         let moment = dir.begin();
@@ -289,6 +303,7 @@ fn in_hash_order(listing: &Listing) -> Listing {
 /// Makes a reply's entries of the source's.
 struct Reply<'a, 'b, S: Source> {
     fs: &'a Fs<S>,
+    nodeid: NodeId,
     inode: InodeId,
     /// Index of the directory's device.
     index: u16,
@@ -345,6 +360,8 @@ impl<S: Source> Reply<'_, '_, S> {
     }
 
     fn find(&self, raw: RawEntry<'_>) -> Result<Option<Entry>> {
+        let readahead = &self.fs.readahead;
+        let _look = readahead.look(self.nodeid, raw.name, Look::Listing);
         let found = QStr::new(raw.name).and_then(|q| self.fs.namei.lookup_one(self.inode, q));
         match found {
             Ok(found @ Found::Positive { .. }) => self.fs.reply_with(found).map(Some),

@@ -87,6 +87,8 @@ impl<S: Source> Fs<S> {
             self.namei.watches().map_or(0, |watches| load(of(watches)))
         };
         let (lock_owners, lock_waiters) = self.locks.counts();
+        let (queued, in_flight) = self.readahead.load();
+        let ahead = &self.readahead.counters;
         let millis = |d: std::time::Duration| d.as_millis() as u64;
         let filesystems: Vec<&str> = dcache
             .inodes
@@ -119,6 +121,15 @@ impl<S: Source> Fs<S> {
                 "events": watch_count(|w| &w.events),
                 "overflows": watch_count(|w| &w.overflows),
                 "unwatched": watch_count(|w| &w.refused),
+            },
+            "readahead": {
+                "queued": queued,
+                "in_flight": in_flight,
+                "threads": load(&ahead.threads),
+                "filled": load(&ahead.filled),
+                "names": load(&ahead.names),
+                "hits": load(&ahead.hits),
+                "dropped": load(&ahead.dropped),
             },
             "limits": {
                 "cache_size": self.options.cache_size,

@@ -133,7 +133,7 @@ where
 {
     session: Session<Transport<S>>,
     fs: Arc<Fs<S>>,
-    /// Notifiers and the follower of events.
+    /// Notifiers, the follower of events, and who reads directories ahead.
     threads: Vec<JoinHandle<()>>,
     /// Where mount(2) mounted it; nothing if fusermount3 did.
     path: Option<PathBuf>,
@@ -195,7 +195,7 @@ where
     if let Some(dev) = own_device(mountpoint) {
         fs.namei().set_own_dev(dev);
     }
-    let mut threads = Vec::with_capacity(NOTIFIERS + 1);
+    let mut threads = Vec::with_capacity(NOTIFIERS + 2);
     for n in 0..NOTIFIERS {
         let (fs, notifier) = (fs.clone(), session.notifier());
         let mountpoint = mountpoint.to_owned();
@@ -205,6 +205,9 @@ where
     let follower = fs.clone();
     let named = std::thread::Builder::new().name("follower".into());
     threads.push(named.spawn(move || follower.follow())?);
+    let reader = fs.clone();
+    let named = std::thread::Builder::new().name("readahead-0".into());
+    threads.push(named.spawn(move || reader.read_ahead())?);
     Ok(Mounted {
         session,
         fs,
@@ -244,6 +247,7 @@ where
             detach(path);
         }
         self.fs.notices().close();
+        self.fs.stop_reading_ahead();
         self.fs.stop_following();
         for thread in self.threads {
             if thread.join().is_err() {

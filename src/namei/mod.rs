@@ -638,7 +638,7 @@ impl<S: Source> Namei<S> {
     }
 
     /// Whether the names until the next look might exceed the budget.
-    fn over_budget(&self) -> bool {
+    pub fn over_budget(&self) -> bool {
         let headroom = (NAMES_PER_CHECK * BYTES_PER_NAME).min(self.budget / 4);
         self.dcache.bytes() as u64 > self.budget - headroom
     }

@@ -6,6 +6,7 @@ mod kernel;
 mod model;
 mod own;
 mod plan;
+mod readahead;
 mod regress;
 mod slow;
 mod syscalls;
