@@ -32,5 +32,6 @@ mod requests;
 mod resources;
 mod slabinfo;
 mod top;
+mod warm;
 mod watch;
 mod write;

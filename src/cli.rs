@@ -69,6 +69,8 @@ pub enum Command {
     Top(TopArgs),
     /// Look everything up anew, or PATH and what is beneath it
     Drop(DropArgs),
+    /// Walk a mirror, or PATH of it, so that later walks find its names cached
+    Warm(WarmArgs),
     /// Walk PATH below SOURCE and print each component, its inode, hit or miss
     Resolve(ResolveArgs),
     /// Compare find on SOURCE with find through a mirror of it
@@ -87,6 +89,18 @@ pub struct DropArgs {
     pub mountpoint: PathBuf,
     /// Path below it [default: everything]
     pub path: Option<PathBuf>,
+}
+
+/// `nameifs warm` as typed.
+#[derive(Args, Clone, Debug)]
+pub struct WarmArgs {
+    /// The mirror
+    pub mountpoint: PathBuf,
+    /// Path below it [default: everything]
+    pub path: Option<PathBuf>,
+    /// Show nothing unless it fails
+    #[arg(short, long)]
+    pub quiet: bool,
 }
 
 /// `nameifs mount` as typed.

@@ -66,7 +66,7 @@ const CLOSING: [(&str, &str); 3] = [
     (
         "EXIT STATUS",
         "0: done; a mount in the foreground was unmounted cleanly. 1: failed. 2: misuse. \
-         128 + n: the demo was ended by signal n and has cleaned up.",
+         128 + n: demo or warm was ended by signal n and has cleaned up.",
     ),
     (
         "FILES",

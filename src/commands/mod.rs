@@ -14,6 +14,7 @@ mod resolve;
 mod stat;
 mod top;
 mod umount;
+mod warm;
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -28,6 +29,7 @@ pub fn run(cli: Cli) -> Outcome {
         Command::Drop(args) => drop::run(&args),
         Command::Stat(args) => stat::run(&args),
         Command::Top(args) => top::run(&args),
+        Command::Warm(args) => warm::run(&args),
         Command::Resolve(args) => resolve::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),

@@ -299,7 +299,9 @@ impl Queue {
     /// A directory was found below one that is filled.
     pub(super) fn found(&self, nodeid: NodeId, place: &Place) {
         let mut state = self.state.lock();
-        if state.closed || state.known.contains_key(&nodeid) {
+        // Whoever lists it queues its names.
+        let listed = state.listing.contains(&nodeid);
+        if state.closed || listed || state.known.contains_key(&nodeid) {
             return;
         }
         let known = Known {
@@ -517,7 +519,7 @@ impl Drop for Flight<'_> {
             state.land(nodeid, hash);
             self.queue.done.notify_all();
         }
-        if self.alone && state.alone == 0 {
+        if state.alone == 0 {
             self.queue.ready.notify_one();
         }
     }

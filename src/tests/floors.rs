@@ -37,6 +37,7 @@ const CONFINED: &[(&str, &[&str])] = &[
     ("nix", SYSTEM),
     ("dashmap", &["src/dcache"]),
     ("ratatui", &["src/commands/top"]),
+    ("indicatif", &["src/commands/warm.rs"]),
     ("unsafe", &["src/slab/page.rs"]),
     ("unsafe_code", &["src/slab/page.rs"]),
 ];

@@ -30,6 +30,8 @@ struct Gate {
 struct Held {
     /// Names of lookups to hold up.
     names: BTreeSet<Vec<u8>>,
+    /// Lookups that are held up by name.
+    stuck: usize,
     inside: usize,
     most: usize,
     /// Lookups are held up until so many are there at once.
@@ -47,10 +49,13 @@ impl Gate {
         self.changed.notify_all();
         let end = Instant::now() + PATIENCE;
         let waits = |h: &Held| h.names.contains(site.name) || h.most < h.together;
+        let stuck = usize::from(held.names.contains(site.name));
+        held.stuck += stuck;
         while waits(&held) && Instant::now() < end {
             self.changed.wait_until(&mut held, end);
         }
         held.inside -= 1;
+        held.stuck -= stuck;
     }
 
     fn hold(&self, name: &str) {
@@ -62,14 +67,14 @@ impl Gate {
         self.changed.notify_all();
     }
 
-    /// Waits until so many lookups are at the source.
+    /// Waits until so many lookups are held up by name.
     #[track_caller]
-    fn wait_inside(&self, count: usize) {
+    fn wait_stuck(&self, count: usize) {
         let mut held = self.state.lock();
         let end = Instant::now() + PATIENCE;
-        while held.inside < count {
+        while held.stuck < count {
             let late = self.changed.wait_until(&mut held, end).timed_out();
-            assert!(!late, "{} of {count} calls came", held.inside);
+            assert!(!late, "{} of {count} calls came", held.stuck);
         }
     }
 }
@@ -229,7 +234,7 @@ fn a_request_waits_for_what_is_being_filled() {
     let bed = Bed::mount(1, |_| {}, 1, 3);
     bed.gate.hold("d0");
     bed.read(ROOT);
-    bed.gate.wait_inside(1);
+    bed.gate.wait_stuck(1);
     let fs = bed.fs.clone();
     let asking = std::thread::spawn(move || match fs.lookup(ROOT, b"d0") {
         Ok(Lookup::Entry(entry)) => fs.forget(entry.nodeid, 1),
@@ -251,11 +256,11 @@ fn a_request_comes_first() {
     let d1 = bed.lookup(ROOT, "d1").unwrap();
     bed.gate.hold("f0");
     bed.read(ROOT);
-    bed.gate.wait_inside(1);
+    bed.gate.wait_stuck(1);
     bed.gate.hold("absent");
     let fs = bed.fs.clone();
     let asking = std::thread::spawn(move || fs.lookup(d1, b"absent").unwrap());
-    bed.gate.wait_inside(2);
+    bed.gate.wait_stuck(2);
     bed.gate.state.lock().names.remove(&b"f0"[..]);
     bed.gate.changed.notify_all();
     bed.until("its call ended", |b| b.stat("in_flight") == 0);
@@ -289,10 +294,9 @@ fn the_queue_is_bounded() {
 fn a_reader_that_leaves_stops_it() {
     let bed = Bed::mount(2, |_| {}, 30, 2);
     bed.gate.hold("d9");
-    bed.read(ROOT);
-    bed.gate.wait_inside(1);
     bed.gate.hold("f0");
-    bed.gate.wait_inside(2);
+    bed.read(ROOT);
+    bed.gate.wait_stuck(2);
     bed.clock.advance(Duration::from_secs(3));
     bed.gate.release();
     bed.idle();
@@ -323,7 +327,7 @@ fn the_end_of_the_mount_stops_it() {
         bed.gate.hold(name);
     }
     bed.read(ROOT);
-    bed.gate.wait_inside(3);
+    bed.gate.wait_stuck(3);
     let before = bed.source.count_all();
     bed.fs.stop_reading_ahead();
     bed.gate.release();

@@ -214,7 +214,10 @@ impl State {
             return Some(Unit::List(nodeid, place));
         };
         let filling = filling.clone();
-        let (number, name) = names.pop()?;
+        // What a request asks for is cached when it has its answer.
+        let flown = |name: &[u8]| self.flights.contains(&(filling.nodeid, hash(name)));
+        let next = names.iter().rposition(|(_, name)| !flown(name))?;
+        let (number, name) = names.remove(next);
         if names.is_empty() {
             self.queue.remove(&place);
         }
