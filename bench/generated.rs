@@ -229,6 +229,7 @@ impl Source for Generated {
             stable_cookies: true,
             remote: false,
             birth_times: true,
+            lists_all: true,
             name: "generated",
         })
     }

@@ -218,6 +218,7 @@ mod tests {
         stable_cookies: true,
         remote: false,
         birth_times: true,
+        lists_all: true,
         name: "fake",
     };
 

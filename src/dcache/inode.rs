@@ -48,6 +48,9 @@ bitflags::bitflags! {
         const CARRIED = 16;
         /// When the attributes were read, or later, it had no extended attribute.
         const PLAIN = 32;
+        /// The birth time became known after the generation was given, and is in
+        /// `Inodes::late_births`.
+        const LATE = 64;
     }
 }
 
@@ -156,15 +159,6 @@ impl Inode {
     fn is_hashed(&self) -> bool {
         self.flags.contains(Flags::HASHED)
     }
-
-    /// Whether it is the object of kind `kind` with its nodeid and birth time, and not a
-    /// later one with its number.
-    fn is_object(&self, kind: Kind, btime: u64) -> bool {
-        let same_birth = !self.flags.contains(Flags::BORN)
-            || btime == 0
-            || self.generation == generation_of(btime, kind);
-        self.kind == kind && same_birth
-    }
 }
 
 /// All inodes of a mount.
@@ -177,6 +171,8 @@ pub struct Inodes {
     dirs: AtomicUsize,
     /// References of the kernel's that an inode's own count has no room for.
     carried: DashMap<InodeId, u64>,
+    /// Birth times of inodes with [`Flags::LATE`].
+    late_births: DashMap<InodeId, u64>,
     /// Birth times, by which tests tell objects apart; at rest the generation stands for them.
     #[cfg(test)]
     births: DashMap<InodeId, u64>,
@@ -203,6 +199,7 @@ impl Inodes {
             attrs: Attrs::new(),
             dirs: AtomicUsize::new(1),
             carried: DashMap::with_shard_amount(4),
+            late_births: DashMap::with_shard_amount(4),
             #[cfg(test)]
             births: DashMap::from_iter([(id, btime)]),
             devices,
@@ -251,8 +248,14 @@ impl Inodes {
         let nodeid = self.devices.nodeid(device, &attr.id);
         let pin_same = |id| {
             self.with_mut(id, |inode| {
-                let same = inode.is_object(attr.kind, btime);
+                let same = self.is_same(id, inode, attr.kind, btime);
                 inode.pins += u32::from(same);
+                if same && btime != 0 && !inode.flags.intersects(Flags::BORN | Flags::LATE) {
+                    inode.flags.insert(Flags::LATE);
+                    self.late_births.insert(id, btime);
+                    #[cfg(test)]
+                    self.births.insert(id, btime);
+                }
                 same
             })
         };
@@ -318,8 +321,25 @@ impl Inodes {
     pub fn is_object(&self, id: InodeId, attr: &Attr, device: u16) -> bool {
         let btime = trusted_btime(attr, &self.devices.get(device));
         let nodeid = self.devices.nodeid(device, &attr.id);
-        self.with(id, |i| i.nodeid == nodeid && i.is_object(attr.kind, btime))
-            .unwrap_or(false)
+        self.with(id, |i| {
+            i.nodeid == nodeid && self.is_same(id, i, attr.kind, btime)
+        })
+        .unwrap_or(false)
+    }
+
+    /// Whether an inode is the object of its nodeid with that kind and birth time (0: unknown),
+    /// and not an earlier one that had the number.
+    fn is_same(&self, id: InodeId, inode: &Inode, kind: Kind, btime: u64) -> bool {
+        let flags = inode.flags;
+        let same_birth = match btime {
+            0 => true,
+            _ if flags.contains(Flags::BORN) => inode.generation == generation_of(btime, kind),
+            _ if flags.contains(Flags::LATE) => {
+                self.late_births.get(&id).is_none_or(|late| *late == btime)
+            }
+            _ => true,
+        };
+        inode.kind == kind && same_birth
     }
 
     /// Reads an inode; `None` if it is gone.
@@ -542,6 +562,9 @@ impl Inodes {
         if gone.flags.contains(Flags::WIDE) {
             self.attrs.free(id);
         }
+        if gone.flags.contains(Flags::LATE) {
+            self.late_births.remove(&id);
+        }
         self.dirs
             .fetch_sub(usize::from(gone.dir.is_some()), Ordering::Relaxed);
     }
@@ -711,6 +734,7 @@ mod tests {
             stable_cookies: true,
             remote: false,
             birth_times: true,
+            lists_all: true,
             name: "fake",
         };
         let registry = Registry::with_options(SlabOptions::default());

@@ -7,7 +7,7 @@
 
 use crate::source::{Kind, RawEntry};
 use crate::sync::Arc;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// A complete listing of a directory, in the source's order, packed:
 /// cookie and inode number (8 bytes each), kind, length of the name, name.
@@ -110,9 +110,12 @@ pub struct Compact {
     /// Cookies of `.` and `..`, inode number of `..`; then of each entry its cookie and the
     /// number of its dentry. All in halves, the lower first.
     words: Box<[u32]>,
+    /// Whether names below the directory are compared byte by byte: see [`Compact::exact`].
+    exact: AtomicU32,
     gauge: Arc<AtomicU64>,
 }
 
+const UNKNOWN: u32 = 2;
 const DOT_WORDS: usize = 6;
 const ENTRY_WORDS: usize = 3;
 
@@ -142,12 +145,27 @@ impl Compact {
         }
         let compact = Self {
             words: words.into(),
+            exact: AtomicU32::new(UNKNOWN),
             gauge,
         };
         compact
             .gauge
             .fetch_add(compact.bytes() as u64, Ordering::Relaxed);
         Some(compact)
+    }
+
+    /// Whether names below the directory are compared byte by byte; `None` until it was found
+    /// out.
+    pub fn exact(&self) -> Option<bool> {
+        match self.exact.load(Ordering::Relaxed) {
+            UNKNOWN => None,
+            exact => Some(exact == 1),
+        }
+    }
+
+    /// It was found out whether names are compared byte by byte.
+    pub fn set_exact(&self, exact: bool) {
+        self.exact.store(exact.into(), Ordering::Relaxed);
     }
 
     /// Bytes held.

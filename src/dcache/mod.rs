@@ -260,6 +260,11 @@ impl Dcache {
         self.hash.with(self.hash_of(parent, name), is_it, |id| id)
     }
 
+    /// Whether a name is cached, doubtful or not.
+    pub fn is_cached(&self, parent: InodeId, name: QStr<'_>) -> bool {
+        self.find(parent, name.as_bytes()).is_some()
+    }
+
     /// d_lookup: what the cache says of a name that is not doubtful.
     pub fn lookup(&self, parent: InodeId, dir: &Dir, name: QStr<'_>) -> Option<Cached<'_>> {
         let name = name.as_bytes();

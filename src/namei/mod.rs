@@ -13,6 +13,7 @@
 //!
 //! It does not count the kernel's references and decides no timeouts; `fs` does.
 
+mod absent;
 mod change;
 mod node;
 mod nodes;
@@ -350,6 +351,9 @@ impl<S: Source> Namei<S> {
     pub fn lookup_one(&self, parent: InodeId, name: QStr<'_>) -> Result<Found<'_>> {
         let dir = self.dir(parent)?;
         if let Some(found) = self.lookup_fast(parent, &dir, name)? {
+            return Ok(found);
+        }
+        if let Some(found) = self.lookup_listing(parent, &dir, name)? {
             return Ok(found);
         }
         self.dcache.counters.misses.fetch_add(1, Ordering::Relaxed);

@@ -196,6 +196,10 @@ fn traits_of(f_type: u64) -> FsTraits {
         stable_cookies,
         remote,
         birth_times: matches!(name, "ext4" | "xfs" | "btrfs" | "tmpfs" | "f2fs"),
+        lists_all: matches!(
+            name,
+            "ext4" | "xfs" | "btrfs" | "tmpfs" | "f2fs" | "squashfs" | "overlay" | "nfs" | "ceph"
+        ),
         name,
     };
     match f_type & 0xffff_ffff {

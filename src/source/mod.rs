@@ -150,6 +150,8 @@ pub struct FsTraits {
     /// An object keeps its birth time for life, so another birth time under the
     /// same number is another object.
     pub birth_times: bool,
+    /// Every name that is there is listed, but for those that servers hide by a dot or a tilde.
+    pub lists_all: bool,
     /// The filesystem's name for logs, such as `ext4`.
     pub name: &'static str,
 }

@@ -271,3 +271,44 @@ fn labels_that_are_not_there_are_asked_for_once() {
     kernel.settle();
     assert_eq!(kernel.xattr(b"a"), Ok(Some(true)));
 }
+
+/// A walked directory answers for names that are not in it, where nothing but time ends the
+/// belief, and where names are compared byte by byte.
+#[test]
+fn names_that_are_not_listed_are_not_asked_for() {
+    let calls = |kernel: &Kernel| -> u64 { kernel.source.calls().iter().map(|(_, n)| n).sum() };
+    for coherence in [Coherence::Frozen, Coherence::Ttl, Coherence::Watch] {
+        let mut kernel = mount(coherence, FsConfig::default());
+        kernel.behind(make(Kind::Regular, b"a"));
+        kernel.tick(5000);
+        kernel.list(kernel.root(), 64, true).unwrap();
+        assert!(
+            !kernel.is_there(b"new"),
+            "and how names are compared is found out"
+        );
+        let before = calls(&kernel);
+        for name in [b"other", b"third"] {
+            assert!(!kernel.is_there(name));
+        }
+        let asked = calls(&kernel) - before;
+        assert_eq!(
+            asked > 0,
+            coherence == Coherence::Watch,
+            "{coherence:?}: {asked}"
+        );
+        assert!(kernel.is_there(b"a"));
+        // In the ttl it is believed so long, and then no more.
+        kernel.behind(make(Kind::Regular, b"made"));
+        assert_eq!(kernel.is_there(b"made"), coherence == Coherence::Watch);
+        kernel.tick(5000);
+        assert_eq!(kernel.is_there(b"made"), coherence != Coherence::Frozen);
+    }
+    // A name in another case leads somewhere too: what is not listed may still be there.
+    let mut kernel = mount(Coherence::Frozen, FsConfig::default());
+    kernel.behind(make(Kind::Regular, b"a"));
+    kernel.list(kernel.root(), 64, true).unwrap();
+    kernel.behind(make(Kind::Regular, b"A"));
+    kernel.behind(make(Kind::Regular, b"b"));
+    kernel.expect(Ok(()));
+    assert!(kernel.is_there(b"b"));
+}

@@ -99,6 +99,7 @@ impl Source for FakeSource {
                 stable_cookies,
                 remote: config.remote,
                 birth_times: config.births == Births::Distinct,
+                lists_all: true,
                 name: "fake",
             })
         })
