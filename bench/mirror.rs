@@ -24,6 +24,9 @@ const PATIENCE: Duration = Duration::from_secs(15);
 pub enum Kind {
     /// The passthrough of `passthrough.rs`, in a child of this very binary.
     Plain,
+    #[allow(dead_code, reason = "one bench alone has a slow source")]
+    /// The same, each call taking so many microseconds and nothing cached: a slow source.
+    Slow(u64),
     /// `nameifs mount -f` with these options.
     Nameifs(Vec<String>),
 }
@@ -32,11 +35,19 @@ impl Kind {
     /// The hidden argument that makes a bench binary a plain mirror.
     pub const PLAIN: &'static str = "--serve-plain";
 
+    /// The hidden argument that makes it a slow source.
+    pub const SLOW: &'static str = "--serve-slow";
+
     fn command(&self, source: &Path, mountpoint: &Path) -> io::Result<Command> {
         let mut command = match self {
             Kind::Plain => {
                 let mut command = Command::new(std::env::current_exe()?);
                 command.arg(Self::PLAIN);
+                command
+            }
+            Kind::Slow(micros) => {
+                let mut command = Command::new(std::env::current_exe()?);
+                command.arg(Self::SLOW).arg(micros.to_string());
                 command
             }
             Kind::Nameifs(options) => {

@@ -72,13 +72,14 @@ impl<T> Handles<T> {
 
 struct Passthrough {
     dev: u64,
+    slow: Option<Duration>,
     nodes: RwLock<Nodes>,
     dirs: Handles<Vec<DirEntry>>,
     files: Handles<File>,
 }
 
 impl Passthrough {
-    fn new(source: &Path) -> io::Result<Self> {
+    fn new(source: &Path, slow: Option<Duration>) -> io::Result<Self> {
         let dev = source.metadata()?.dev();
         let mut nodes = Nodes::default();
         nodes.by_id.insert(
@@ -90,10 +91,23 @@ impl Passthrough {
         );
         Ok(Self {
             dev,
+            slow,
             nodes: RwLock::new(nodes),
             dirs: Handles::new(),
             files: Handles::new(),
         })
+    }
+
+    /// What every call takes on a slow source.
+    fn wait(&self) {
+        if let Some(delay) = self.slow {
+            std::thread::sleep(delay);
+        }
+    }
+
+    /// How long the kernel may believe what it was told: from a slow source nothing.
+    fn timeout(&self) -> Duration {
+        self.slow.map_or(TIMEOUT, |_| Duration::ZERO)
     }
 
     fn path(&self, ino: INodeNo) -> Result<Arc<Path>, Errno> {
@@ -213,8 +227,9 @@ impl Filesystem for Passthrough {
     }
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.wait();
         match self.lookup_path(parent, name) {
-            Ok(attr) => reply.entry(&TIMEOUT, &attr, Generation(0)),
+            Ok(attr) => reply.entry(&self.timeout(), &attr, Generation(0)),
             Err(e) => reply.error(e),
         }
     }
@@ -230,13 +245,15 @@ impl Filesystem for Passthrough {
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        self.wait();
         match self.path(ino).and_then(|p| Ok(p.symlink_metadata()?)) {
-            Ok(meta) => reply.attr(&TIMEOUT, &attr(ino.0, &meta)),
+            Ok(meta) => reply.attr(&self.timeout(), &attr(ino.0, &meta)),
             Err(e) => reply.error(e),
         }
     }
 
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
+        self.wait();
         match self.path(ino).and_then(|p| Ok(p.read_link()?)) {
             Ok(target) => reply.data(target.as_os_str().as_bytes()),
             Err(e) => reply.error(e),
@@ -244,6 +261,7 @@ impl Filesystem for Passthrough {
     }
 
     fn open(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        self.wait();
         match self.path(ino).and_then(|p| Ok(File::open(p)?)) {
             Ok(file) => reply.opened(self.files.insert(file), FopenFlags::empty()),
             Err(e) => reply.error(e),
@@ -261,6 +279,7 @@ impl Filesystem for Passthrough {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        self.wait();
         let mut buffer = vec![0; size as usize];
         match self
             .files
@@ -287,6 +306,7 @@ impl Filesystem for Passthrough {
     }
 
     fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        self.wait();
         match self.read_dir(ino) {
             Ok(entries) => reply.opened(self.dirs.insert(entries), FopenFlags::empty()),
             Err(e) => reply.error(e),
@@ -301,6 +321,7 @@ impl Filesystem for Passthrough {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
+        self.wait();
         let entries = match self.dirs.get(fh) {
             Ok(entries) => entries,
             Err(e) => return reply.error(e),
@@ -331,6 +352,7 @@ impl Filesystem for Passthrough {
     }
 
     fn statfs(&self, _req: &Request, ino: INodeNo, reply: ReplyStatfs) {
+        self.wait();
         let stat = self
             .path(ino)
             .and_then(|p| Ok(rustix::fs::statvfs(&*p).map_err(io::Error::from)?));
@@ -350,6 +372,7 @@ impl Filesystem for Passthrough {
     }
 
     fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        self.wait();
         match self.path(ino) {
             Ok(p) => {
                 let value = xattr_bytes(size, |v| rustix::fs::lgetxattr(&*p, name, &mut v[..]));
@@ -360,6 +383,7 @@ impl Filesystem for Passthrough {
     }
 
     fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        self.wait();
         match self.path(ino) {
             Ok(p) => {
                 let names = xattr_bytes(size, |v| rustix::fs::llistxattr(&*p, &mut v[..]));
@@ -370,8 +394,9 @@ impl Filesystem for Passthrough {
     }
 }
 
-/// Mounts `source` read-only on `mountpoint` and serves it until it is unmounted.
-pub fn serve(source: &Path, mountpoint: &Path) -> io::Result<()> {
+/// Mounts `source` read-only on `mountpoint` and serves it until it is unmounted; as a slow
+/// source each call takes `slow`, and the kernel caches nothing.
+pub fn serve(source: &Path, mountpoint: &Path, slow: Option<Duration>) -> io::Result<()> {
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName(source.to_string_lossy().into_owned()),
@@ -380,7 +405,8 @@ pub fn serve(source: &Path, mountpoint: &Path) -> io::Result<()> {
         MountOption::RO,
     ];
     config.acl = SessionACL::Owner;
-    config.n_threads = Some(2);
+    // Calls wait side by side.
+    config.n_threads = Some(slow.map_or(2, |_| 128));
     config.clone_fd = true;
-    fuser::mount(Passthrough::new(source)?, mountpoint, &config)
+    fuser::mount(Passthrough::new(source, slow)?, mountpoint, &config)
 }

@@ -350,7 +350,7 @@ impl Rounds {
         let connection = mirror.connection();
         let window = match kind {
             Kind::Nameifs(_) => Some(stats::Window::open(mirror.path(), &limits)?),
-            Kind::Plain => None,
+            Kind::Plain | Kind::Slow(_) => None,
         };
         match self.counter.take() {
             Some(counter) => {
@@ -427,7 +427,11 @@ pub fn hidden() -> Option<io::Result<()>> {
         let [source, mountpoint] = args.as_slice() else {
             return Some(Err(io::Error::other("SOURCE MOUNTPOINT")));
         };
-        return Some(passthrough::serve(Path::new(source), Path::new(mountpoint)));
+        return Some(passthrough::serve(
+            Path::new(source),
+            Path::new(mountpoint),
+            None,
+        ));
     }
     if let Some(args) = mirror::hidden_mode(workload::STORM) {
         return Some(workload::serve_storm(&args));
