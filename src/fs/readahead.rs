@@ -77,6 +77,8 @@ pub struct Counters {
     pub names: AtomicU64,
     /// Directories read by a reader that the pool had read, or was reading.
     pub hits: AtomicU64,
+    /// Requests that waited for what the pool, or another request, was asking for.
+    pub waited: AtomicU64,
     /// Directories taken from the queue undone.
     pub dropped: AtomicU64,
 }
@@ -196,7 +198,7 @@ impl Queue {
         }
         let mut waited = false;
         while state.listing.contains(&nodeid) {
-            waited = true;
+            self.note_waiting(&mut waited);
             self.done.wait(&mut state);
         }
         let known = state.known.remove(&nodeid);
@@ -350,7 +352,9 @@ impl Queue {
         if how == Look::Request {
             self.ask_rest(&mut state, nodeid, 1);
         }
+        let mut waited = false;
         while state.flights.contains(&flight) {
+            self.note_waiting(&mut waited);
             self.done.wait(&mut state);
         }
         state.flights.push(flight);
@@ -376,6 +380,12 @@ impl Queue {
             flight: None,
             alone: true,
         })
+    }
+
+    fn note_waiting(&self, waited: &mut bool) {
+        let first = !std::mem::replace(waited, true);
+        let waits = &self.counters.waited;
+        waits.fetch_add(u64::from(first), Ordering::Relaxed);
     }
 
     /// Names that were left out are asked for.

@@ -129,6 +129,7 @@ impl<S: Source> Fs<S> {
                 "filled": load(&ahead.filled),
                 "names": load(&ahead.names),
                 "hits": load(&ahead.hits),
+                "waited": load(&ahead.waited),
                 "dropped": load(&ahead.dropped),
             },
             "limits": {

@@ -240,12 +240,35 @@ fn a_request_waits_for_what_is_being_filled() {
         Ok(Lookup::Entry(entry)) => fs.forget(entry.nodeid, 1),
         other => panic!("{other:?}"),
     });
-    // It does not come to the source.
-    assert_eq!(bed.gate.state.lock().most, 1);
+    bed.until("it waits", |b| b.stat("waited") == 1);
     bed.gate.release();
     asking.join().unwrap();
     bed.idle();
     assert_eq!(bed.source.count(Call::StatAt), 4);
+    bed.end();
+}
+
+/// A reader of the directory that the pool lists waits for its listing.
+#[test]
+fn a_reader_waits_for_what_is_being_listed() {
+    let bed = Bed::mount(1, |_| {}, 1, 3);
+    let d0 = bed.lookup(ROOT, "d0").unwrap();
+    let (begun, began) = std::sync::mpsc::channel();
+    let (release, released) = std::sync::mpsc::channel();
+    bed.source
+        .pause(Call::List, Point::Before, BATCHES, move || {
+            begun.send(()).unwrap();
+            released.recv_timeout(PATIENCE).unwrap();
+        });
+    bed.read(ROOT);
+    began.recv_timeout(PATIENCE).unwrap();
+    let fs = bed.fs.clone();
+    let reader = std::thread::spawn(move || read(&fs, d0).len());
+    bed.until("it waits", |b| b.stat("waited") == 1);
+    release.send(()).unwrap();
+    assert_eq!(reader.join().unwrap(), 3);
+    bed.idle();
+    assert_eq!(bed.source.count(Call::List), 2 * BATCHES);
     bed.end();
 }
 
