@@ -1,22 +1,27 @@
 //! Nanoseconds per alloc, touch and free of one object.
 //!
-//!     cargo bench --bench slab -- [--rounds N] [--json FILE] [FILTER]
+//!     cargo bench --bench slab -- [--rounds N] [--json FILE] [FILTER...]
 //!
 //! Every way to get a buffer runs in every round, one after the other, in short
 //! samples: a busy machine then slows all ways alike, and the median of the
 //! rounds is of samples that were mostly not interrupted. Read ratios.
 //!
-//! "elsewhere" allocates on one thread and frees on another; objects are handed
-//! over in batches of 128, which costs what the way "fixed buffer" shows.
+//! "elsewhere" allocates on one thread and frees on another. Guards are handed over in batches
+//! of 128, which costs something by itself: the way "numbers" hands over numbers of a guard's
+//! size, and the lines below the table give what is left without that, and what the cache lines
+//! take that have to go from CPU to CPU, by what a line took in the same rounds.
+
+mod cpus;
 
 use std::fmt::Write as _;
-use std::hint::{black_box, spin_loop};
+use std::hint::black_box;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use cpus::{Apart, apart, line_alone, line_among, per_object, wait};
 use nameifs::slab::{DebugRules, KmemCache, Obj, Registry, SlabFlags, SlabOptions};
 
 /// A way to get and give back buffers of `N` bytes.
@@ -40,6 +45,19 @@ impl<const N: usize> Way for Fixed<N> {
     }
     fn touch(&self, object: &mut &AtomicU8) {
         object.store(1, Relaxed);
+    }
+}
+
+/// Numbers as large as a guard: what their hand-over costs without any allocation.
+struct Numbers;
+impl Way for Numbers {
+    type Object<'a> = [usize; 2];
+    fn alloc(&self) -> [usize; 2] {
+        [black_box(1), black_box(2)]
+    }
+    fn touch(&self, _: &mut [usize; 2]) {}
+    fn free(&self, object: [usize; 2]) {
+        let _ = object.map(black_box);
     }
 }
 
@@ -155,11 +173,6 @@ impl<const N: usize> Way for ObjectPool<N> {
     }
 }
 
-/// Nanoseconds of one sample, per object.
-fn per_object(start: Instant, count: usize) -> f64 {
-    start.elapsed().as_nanos() as f64 / count as f64
-}
-
 fn one_thread<W: Way>(way: &W, count: usize) -> f64 {
     let start = Instant::now();
     for _ in 0..count {
@@ -187,19 +200,6 @@ fn burst<W: Way>(way: &W, size: usize, count: usize) -> f64 {
     per_object(start, bursts * size)
 }
 
-/// Waits for a few instructions' time, then for the scheduler.
-fn wait(mut ready: impl FnMut() -> bool) {
-    let mut turns = 0;
-    while !ready() {
-        turns += 1;
-        if turns < 500 {
-            spin_loop()
-        } else {
-            thread::yield_now()
-        }
-    }
-}
-
 /// Returns when `threads` threads have come here.
 fn meet(met: &AtomicUsize, threads: usize) {
     met.fetch_add(1, Relaxed);
@@ -212,39 +212,38 @@ fn two_threads<W: Way>(way: &W, count: usize) -> f64 {
         meet(&met, 2);
         one_thread(way, count)
     };
-    thread::scope(|scope| {
-        let other = scope.spawn(run);
-        run().max(other.join().expect("no panic"))
-    })
+    let (here, there) = apart(run, run);
+    here.max(there)
 }
 
 fn elsewhere<W: Way>(way: &W, count: usize) -> f64 {
     const BATCH: usize = 128;
     // A thread's first steps, its magazine or arena, are not measured.
     const WARM: usize = 64;
-    let lanes: [_; 4] = std::array::from_fn(|_| {
-        (
+    let lanes: [Apart<(AtomicBool, Mutex<Vec<_>>)>; 4] = std::array::from_fn(|_| {
+        Apart((
             AtomicBool::new(false),
             Mutex::new(Vec::with_capacity(BATCH)),
-        )
+        ))
     });
     let met = AtomicUsize::new(0);
     let batches = (count / BATCH).max(1);
     let lane = |batch: usize, full: bool| {
-        let (state, objects) = &lanes[batch % lanes.len()];
+        let (state, objects) = &lanes[batch % lanes.len()].0;
         wait(|| state.load(Acquire) == full);
         (state, objects.lock().expect("not poisoned"))
     };
-    thread::scope(|scope| {
-        let freer = scope.spawn(|| {
-            meet(&met, 2);
-            for batch in 0..WARM + batches {
-                let (state, mut objects) = lane(batch, true);
-                objects.drain(..).for_each(|object| way.free(object));
-                drop(objects);
-                state.store(false, Release);
-            }
-        });
+    let free = || {
+        meet(&met, 2);
+        for batch in 0..WARM + batches {
+            let (state, mut objects) = lane(batch, true);
+            objects.drain(..).for_each(|object| way.free(object));
+            drop(objects);
+            state.store(false, Release);
+        }
+        Instant::now()
+    };
+    let alloc = || {
         meet(&met, 2);
         let mut start = Instant::now();
         for batch in 0..WARM + batches {
@@ -260,9 +259,10 @@ fn elsewhere<W: Way>(way: &W, count: usize) -> f64 {
             drop(objects);
             state.store(true, Release);
         }
-        freer.join().expect("no panic");
-        per_object(start, batches * BATCH)
-    })
+        start
+    };
+    let (start, end) = apart(alloc, free);
+    (end - start).as_nanos() as f64 / (batches * BATCH) as f64
 }
 
 type Sample<'a> = Box<dyn Fn(usize) -> f64 + 'a>;
@@ -286,6 +286,13 @@ impl Series<'_> {
     }
 }
 
+// Ways and a scenario that `bounds` looks for.
+const MAGAZINES: &str = "KmemCache, magazines";
+const NUMBERS: &str = "numbers";
+const ALONE: &str = "a line, alone";
+const AMONG: &str = "a line among 256";
+const ELSEWHERE: &str = "elsewhere";
+
 const BURSTS: [usize; 7] = [4, 32, 64, 129, 256, 512, 1024];
 
 fn plan<'a, W: Way>(plan: &mut Vec<Series<'a>>, size: usize, name: &'static str, way: &'a W) {
@@ -304,7 +311,7 @@ fn plan<'a, W: Way>(plan: &mut Vec<Series<'a>>, size: usize, name: &'static str,
         "2 threads".into(),
         Box::new(|count| two_threads(way, count)),
     );
-    add("elsewhere".into(), Box::new(|count| elsewhere(way, count)));
+    add(ELSEWHERE.into(), Box::new(|count| elsewhere(way, count)));
     for size in BURSTS {
         add(
             format!("burst {size}"),
@@ -313,7 +320,7 @@ fn plan<'a, W: Way>(plan: &mut Vec<Series<'a>>, size: usize, name: &'static str,
     }
 }
 
-fn run<const N: usize>(rounds: usize, filter: &str, out: &mut Vec<serde_json::Value>) {
+fn run<const N: usize>(rounds: usize, filters: &[String], out: &mut Vec<serde_json::Value>) {
     let flags = SlabFlags::HWCACHE_ALIGN;
     let registry = Registry::new();
     let cache = |name, flags| Slab(KmemCache::create(&registry, name, flags, || [0; N]));
@@ -344,7 +351,8 @@ fn run<const N: usize>(rounds: usize, filter: &str, out: &mut Vec<serde_json::Va
     let object_pool = ObjectPool::<N>(object_pool::Pool::new(room, || Box::new([0; N])));
     let mut all = Vec::new();
     plan(&mut all, N, "fixed buffer", &fixed);
-    plan(&mut all, N, "KmemCache, magazines", &magazine);
+    plan(&mut all, N, NUMBERS, &Numbers);
+    plan(&mut all, N, MAGAZINES, &magazine);
     plan(&mut all, N, "same, another cache debugged", &beside);
     plan(&mut all, N, "KmemCache, no magazines", &slab);
     plan(&mut all, N, "KmemCache, FZPU", &debugged);
@@ -357,12 +365,27 @@ fn run<const N: usize>(rounds: usize, filter: &str, out: &mut Vec<serde_json::Va
     if N >= 4096 {
         plan(&mut all, N, "mmap", &Mapped::<N>);
     }
-    all.retain(|series| series.way.contains(filter) || series.scenario.contains(filter));
+    let mut line = |way, sample: fn(usize) -> f64| {
+        all.push(Series {
+            size: N,
+            way,
+            scenario: ELSEWHERE.into(),
+            sample: Box::new(sample),
+            count: 1,
+            results: Vec::new(),
+        });
+    };
+    line(ALONE, line_alone);
+    line(AMONG, line_among);
+    all.retain(|series| {
+        let is = |filter: &String| series.way.contains(filter) || series.scenario.contains(filter);
+        filters.iter().all(is)
+    });
     for series in &mut all {
         // As many objects as take a third of a millisecond, so that most samples see no
         // interrupt; more where two threads have to fall into step.
         let (least, micros) = match series.scenario.as_str() {
-            "elsewhere" => (2048, 3000),
+            ELSEWHERE => (2048, 3000),
             _ => (64, 300),
         };
         (series.sample)(2048);
@@ -377,7 +400,9 @@ fn run<const N: usize>(rounds: usize, filter: &str, out: &mut Vec<serde_json::Va
             series.results.push((series.sample)(series.count));
         }
     }
+    let bounds = bounds(&all, magazine.0.info().batchcount);
     table(N, &mut all);
+    print!("{bounds}");
     out.extend(all.iter_mut().map(|series| {
         let [q1, median, q3] = series.quartiles();
         serde_json::json!({
@@ -385,6 +410,37 @@ fn run<const N: usize>(rounds: usize, filter: &str, out: &mut Vec<serde_json::Va
             "ns": median, "q1": q1, "q3": q3, "min": series.results[0], "rounds": rounds,
         })
     }));
+}
+
+/// What of "elsewhere" is the hand-over of the guards, and what is there to fetch from the other
+/// CPU; empty if that was not measured. A magazine has `rounds` rounds.
+fn bounds(all: &[Series<'_>], rounds: u64) -> String {
+    let of = |way| {
+        let is = |series: &&Series<'_>| series.way == way && series.scenario == ELSEWHERE;
+        all.iter().find(is).map(|series| &series.results)
+    };
+    let (Some(gross), Some(numbers), Some(alone), Some(among)) =
+        (of(MAGAZINES), of(NUMBERS), of(ALONE), of(AMONG))
+    else {
+        return String::new();
+    };
+    let median = |mut values: Vec<f64>| {
+        values.sort_by(f64::total_cmp);
+        values[(values.len() - 1) / 2]
+    };
+    let net = median(gross.iter().zip(numbers).map(|(a, b)| a - b).collect());
+    let [gross, alone, among] = [gross, alone, among].map(|values| median(values.clone()));
+    // Each way: the guards in the lanes, the rounds in full magazines and in empty ones. On each
+    // side a magazine's visit to the depot, which waits for the line of the lock.
+    let guards = size_of::<Obj<[u8; 1]>>() as f64 / 64.0;
+    let handles = size_of::<usize>() as f64 / 64.0;
+    let visits = 1.0 / rounds as f64;
+    let least = 2.0 * (guards + handles) * among + visits * alone;
+    format!(
+        "elsewhere, {MAGAZINES}: {gross:.1}, without the hand-over of the guards {net:.1}\n\
+         from CPU to CPU there and back, per object: {guards:.3} lines of guards, {handles:.3} of \
+         rounds, at {among:.1} each; the depot's, {visits:.3}, at {alone:.1}; together {least:.1}\n"
+    )
 }
 
 fn table(size: usize, all: &mut [Series<'_>]) {
@@ -407,18 +463,25 @@ fn table(size: usize, all: &mut [Series<'_>]) {
         }
         way = all[at].way;
         let mut line = format!("{way:<29}");
-        for series in all.iter_mut().filter(|series| series.way == way) {
-            let [q1, median, _] = series.quartiles();
-            let digits = if median < 100.0 { 1 } else { 0 };
-            write!(line, "{:>16}", format!("{median:.digits$} ({q1:.digits$})")).expect("a String");
+        for scenario in &scenarios {
+            let mut is = all.iter_mut();
+            let cell = match is.find(|s| s.way == way && s.scenario == *scenario) {
+                Some(series) => {
+                    let [q1, median, _] = series.quartiles();
+                    let digits = if median < 100.0 { 1 } else { 0 };
+                    format!("{median:.digits$} ({q1:.digits$})")
+                }
+                None => String::new(),
+            };
+            write!(line, "{cell:>16}").expect("a String");
         }
-        println!("{line}");
+        println!("{}", line.trim_end());
     }
 }
 
 fn main() {
     let mut args = std::env::args().skip(1);
-    let (mut rounds, mut json, mut filter) = (51, None, String::new());
+    let (mut rounds, mut json, mut filters) = (51, None, Vec::new());
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--rounds" => {
@@ -431,12 +494,12 @@ fn main() {
             "--json" => json = Some(args.next().expect("--json FILE")),
             // What cargo says to every bench.
             "--bench" => {}
-            _ => filter = arg,
+            _ => filters.push(arg),
         }
     }
     let mut results = Vec::new();
-    run::<4096>(rounds, &filter, &mut results);
-    run::<128>(rounds, &filter, &mut results);
+    run::<4096>(rounds, &filters, &mut results);
+    run::<128>(rounds, &filters, &mut results);
     let result = serde_json::json!({ "bench": "slab", "machine": machine(), "results": results });
     match json {
         Some(path) => {
