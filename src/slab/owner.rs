@@ -89,7 +89,11 @@ fn innermost(stack: &str) -> String {
         let place = lines.peek().and_then(|line| line.strip_prefix("at "));
         let inner = match place {
             Some(place) => {
-                place.starts_with("/rustc/")
+                // Its sources are elsewhere than /rustc where they are installed.
+                ["core", "alloc", "std"]
+                    .iter()
+                    .any(|library| place.contains(&format!("/library/{library}/src/")))
+                    || place.starts_with("/rustc/")
                     || place.contains("src/slab/") && !place.contains("/tests/")
             }
             None => {
@@ -140,6 +144,7 @@ mod tests {
     fn a_free_is_known_by_the_function_that_did_it() {
         let stack = "   0: std::backtrace_rs::backtrace\n             at /rustc/x/library/std/src/y.rs:1:2\n   \
                      1: nameifs::slab::owner::Owner::here\n   2: <core::x as core::y>::z\n   \
+                     2: call_once\n             at /x/library/core/src/ops/function.rs:250:5\n   \
                      3: drop<u8>\n             at ./src/slab/page.rs:1:2\n   \
                      4: nameifs::name::putname\n             at ./src/name.rs:30:9\n   5: main\n";
         assert_eq!(
