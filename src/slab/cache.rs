@@ -113,7 +113,20 @@ pub(super) struct Core<T: Send + 'static> {
     pub(super) watch: Watch,
     pub(super) ended: AtomicBool,
     me: Weak<Core<T>>,
-    pub(super) state: Mutex<State<T>>,
+    pub(super) state: Apart<Mutex<State<T>>>,
+}
+
+/// On lines of its own, which other threads' visits take away; 128 bytes, because processors
+/// fetch lines in pairs.
+#[repr(align(128))]
+pub(super) struct Apart<X>(X);
+
+impl<X> Deref for Apart<X> {
+    type Target = X;
+    #[inline]
+    fn deref(&self) -> &X {
+        &self.0
+    }
 }
 
 /// loom does not see that `Arc` orders what threads did before they let go of
@@ -125,10 +138,12 @@ impl<T: Send + 'static> Drop for Core<T> {
     }
 }
 
-/// What a cache's lock guards.
+/// What a cache's lock guards. The depot is first, on the line of the lock, so that a visit
+/// fetches one.
+#[repr(C)]
 pub(super) struct State<T: Send + 'static> {
-    pub(super) store: Store<T>,
     pub(super) depot: Depot<Handle<T>>,
+    pub(super) store: Store<T>,
     /// Rounds of threads that ended, on their way to their slabs.
     loose: Vec<Handle<T>>,
     /// The ended cache's hold on itself while objects are out (S4).
@@ -178,12 +193,12 @@ impl<T: Send + 'static> KmemCache<T> {
                 watch,
                 ended: AtomicBool::new(false),
                 me: me.clone(),
-                state: Mutex::new(State {
-                    store: Store::new(shape),
+                state: Apart(Mutex::new(State {
                     depot: Depot::new((DEPOT_BYTES / shape.stride / ROUNDS).max(2)),
+                    store: Store::new(shape),
                     loose: Vec::new(),
                     afterlife: None,
-                }),
+                })),
             })
         });
         Self {
@@ -435,7 +450,12 @@ impl<T: Send + 'static> Home<T> for Core<T> {
                 pushed.err().and_then(|handle| self.put(Some(handle)))
             }
             Err(mut full) => {
-                let last = self.put(full.iter_mut().filter_map(Option::take).chain(pushed.err()));
+                let last = self.put(
+                    full.rounds
+                        .iter_mut()
+                        .filter_map(Option::take)
+                        .chain(pushed.err()),
+                );
                 seat.keep(Some(full));
                 last
             }

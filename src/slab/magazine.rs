@@ -12,7 +12,9 @@
 //! depot, an empty one gets a full magazine from there; either way at least
 //! `ROUNDS` operations pass before the next visit. Magazines keep travelling
 //! as whole boxes; their rounds are moved outside the depot's lock, in one
-//! run, which lets the processor fetch another core's lines side by side.
+//! run, which lets the processor fetch another core's lines side by side. In
+//! the depot they are linked through themselves, so that a visit waits for
+//! two lines of another core, the lock's and the first of the magazine.
 //!
 //! The count is written by the owner with plain stores and read by anyone.
 //! Rounds between an array and the depot are in neither count.
@@ -25,10 +27,18 @@ use super::page::Mine;
 use crate::sync::atomic::Ordering::Relaxed;
 
 /// Rounds of one magazine. Two under loom, so that few steps reach the depot.
-pub(super) const ROUNDS: usize = if cfg!(feature = "loom") { 2 } else { 64 };
+pub(super) const ROUNDS: usize = if cfg!(feature = "loom") { 2 } else { 128 };
 
 /// A full or empty magazine on its way.
-pub(super) type Magazine<H> = Box<[Option<H>; ROUNDS]>;
+pub(super) type Magazine<H> = Box<Case<H>>;
+
+/// Its lines are its own, so that no neighbour takes them away.
+#[repr(C, align(64))]
+pub(super) struct Case<H> {
+    /// The one below it in the depot.
+    below: Option<Magazine<H>>,
+    pub(super) rounds: [Option<H>; ROUNDS],
+}
 
 /// A thread's loaded and previous magazines, and an empty one to hand on.
 pub(super) struct Rounds<H> {
@@ -75,7 +85,7 @@ impl<H> Mine<'_, Rounds<H>> {
     pub(super) fn unload(&self) -> Magazine<H> {
         let rounds = &self.own().rounds;
         let mut magazine = self.own().spare.take().unwrap_or_else(empty);
-        for (place, round) in magazine.iter_mut().zip(rounds) {
+        for (place, round) in magazine.rounds.iter_mut().zip(rounds) {
             *place = round.take();
         }
         for (low, high) in rounds.iter().zip(&rounds[ROUNDS..]) {
@@ -87,7 +97,7 @@ impl<H> Mine<'_, Rounds<H>> {
 
     /// Empties a full magazine into an empty array and keeps it.
     pub(super) fn load(&self, mut magazine: Magazine<H>) {
-        for (place, round) in self.own().rounds.iter().zip(magazine.iter_mut()) {
+        for (place, round) in self.own().rounds.iter().zip(&mut magazine.rounds) {
             place.set(round.take());
         }
         self.count().store(ROUNDS, Relaxed);
@@ -106,13 +116,48 @@ impl<H> Mine<'_, Rounds<H>> {
 }
 
 fn empty<H>() -> Magazine<H> {
-    Box::new([const { None }; ROUNDS])
+    Box::new(Case {
+        below: None,
+        rounds: [const { None }; ROUNDS],
+    })
+}
+
+/// Magazines linked through themselves: a visit changes the top alone.
+struct Stack<H> {
+    top: Option<Magazine<H>>,
+    len: usize,
+}
+
+impl<H> Stack<H> {
+    fn new() -> Self {
+        Self { top: None, len: 0 }
+    }
+
+    fn push(&mut self, mut magazine: Magazine<H>) {
+        magazine.below = self.top.take();
+        self.top = Some(magazine);
+        self.len += 1;
+    }
+
+    fn pop(&mut self) -> Option<Magazine<H>> {
+        let mut magazine = self.top.take()?;
+        self.top = magazine.below.take();
+        self.len -= 1;
+        Some(magazine)
+    }
+}
+
+/// One by one: a magazine that dropped those below it would recurse.
+impl<H> Drop for Stack<H> {
+    fn drop(&mut self) {
+        while self.pop().is_some() {}
+    }
 }
 
 /// Full and empty magazines of all threads; lives under its cache's lock.
 pub(super) struct Depot<H> {
-    full: Vec<Magazine<H>>,
-    empty: Vec<Magazine<H>>,
+    full: Stack<H>,
+    empty: Stack<H>,
     capacity: usize,
 }
 
@@ -120,8 +165,8 @@ impl<H> Depot<H> {
     /// A depot for at most `capacity` full magazines.
     pub(super) fn new(capacity: usize) -> Self {
         Self {
-            full: Vec::new(),
-            empty: Vec::new(),
+            full: Stack::new(),
+            empty: Stack::new(),
             capacity,
         }
     }
@@ -133,7 +178,7 @@ impl<H> Depot<H> {
 
     /// Rounds that it holds.
     pub(super) fn rounds(&self) -> usize {
-        self.full.len() * ROUNDS
+        self.full.len * ROUNDS
     }
 
     /// Takes a full magazine in exchange for an empty one.
@@ -141,14 +186,13 @@ impl<H> Depot<H> {
         &mut self,
         spare: Option<Magazine<H>>,
     ) -> (Option<Magazine<H>>, Option<Magazine<H>>) {
-        match self.full.pop() {
-            Some(full) => {
-                self.empty
-                    .extend(spare.filter(|_| self.empty.len() < self.capacity));
-                (Some(full), None)
-            }
-            None => (None, spare),
+        let Some(full) = self.full.pop() else {
+            return (None, spare);
+        };
+        if let Some(spare) = spare.filter(|_| self.empty.len < self.capacity) {
+            self.empty.push(spare);
         }
+        (Some(full), None)
     }
 
     /// Takes a full magazine in, if there is room, and gives an empty one for it.
@@ -156,7 +200,7 @@ impl<H> Depot<H> {
         &mut self,
         full: Magazine<H>,
     ) -> Result<Option<Magazine<H>>, Magazine<H>> {
-        if self.full.len() >= self.capacity {
+        if self.full.len >= self.capacity {
             return Err(full);
         }
         self.full.push(full);
@@ -165,9 +209,9 @@ impl<H> Depot<H> {
 
     /// Everything it holds.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = H> {
-        self.empty = Vec::new();
-        std::mem::take(&mut self.full)
-            .into_iter()
-            .flat_map(|magazine| magazine.into_iter().flatten())
+        self.empty = Stack::new();
+        let mut full = std::mem::replace(&mut self.full, Stack::new());
+        std::iter::from_fn(move || full.pop())
+            .flat_map(|magazine| magazine.rounds.into_iter().flatten())
     }
 }

@@ -40,7 +40,7 @@
 //!
 //! ```text
 //!   thread           thread           thread
-//!   magazines        magazines        magazines      2 x 64 objects each, no lock,
+//!   magazines        magazines        magazines      2 x 128 objects each, no lock,
 //!       \               |               /            no atomic read-modify-write
 //!        +----------- depot -----------+             full magazines, up to 8 MiB
 //!                       |                            of objects     } under the
@@ -50,7 +50,7 @@
 //!
 //! A *magazine* (Linux today: sheaf) is a thread's short stack of free objects,
 //! the *depot* (Linux: barn) the stock of full magazines that threads exchange.
-//! A thread goes to the depot at most once per 64 operations, whatever the
+//! A thread goes to the depot at most once per 128 operations, whatever the
 //! pattern; beyond the depot objects go to their slabs, a magazine at a time.
 //! Without [`SlabFlags::MAGAZINES`], or under a debug mode or fault, every
 //! operation takes the cache's lock (about 20 ns) and objects go to their slabs.
@@ -70,7 +70,7 @@
 //! * **Memory.** A cache grows by a slab when nothing is free. It keeps empty
 //!   slabs of up to 8 MiB, or an eighth of its slabs if that is more; the rest
 //!   goes back at once, and all of it on `shrink`. Magazines of *other* threads
-//!   (at most 128 objects each) cannot be reached; they go back when their
+//!   (at most 256 objects each) cannot be reached; they go back when their
 //!   thread ends.
 //! * **The end.** A cache ends with its last [`KmemCache`]. Objects still out are
 //!   a leak: it is reported through `tracing`, shows in [`Registry::leaked`], and

@@ -241,7 +241,7 @@ fn modes_are_shown_and_leave_the_row_valid() {
             value("victim", "cpu_partial"),
             value("plain", "cpu_partial")
         ),
-        ("0\n".into(), "128\n".into())
+        ("0\n".into(), "256\n".into())
     );
     assert!(value("victim", "alloc_calls").starts_with("      1 "));
     assert!(
