@@ -443,7 +443,13 @@ impl<T: Send + 'static> Home<T> for Core<T> {
         };
         let full = seat.unload();
         let pushed = seat.push(handle);
-        let returned = self.state.lock().depot.put_full(full);
+        let mut state = self.state.lock();
+        // The depot of a cache that ended meanwhile was emptied for the last time.
+        let returned = match self.ended.load(Relaxed) {
+            true => Err(full),
+            false => state.depot.put_full(full),
+        };
+        drop(state);
         match returned {
             Ok(spare) => {
                 seat.keep(spare);
