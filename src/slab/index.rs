@@ -101,18 +101,20 @@ mod tests {
     fn every_cell_is_found_and_stays() {
         let index = Index::<u64>::new();
         let mut seen = Vec::new();
-        for n in 0..1000 {
+        // Fewer under Miri; both end in the middle of a chunk.
+        let many = if cfg!(miri) { 100 } else { 1000 };
+        for n in 0..many {
             assert!(index.len() == n as usize);
-            assert_eq!(index.grow(1000), Some(n));
+            assert_eq!(index.grow(many), Some(n));
             seen.push(std::ptr::from_ref(index.cell(n).unwrap()));
         }
-        assert_eq!(index.grow(1000), None);
+        assert_eq!(index.grow(many), None);
         seen.iter().enumerate().for_each(|(n, &cell)| {
             assert_eq!(cell, std::ptr::from_ref(index.cell(n as u32).unwrap()))
         });
         seen.sort_unstable();
         seen.dedup();
-        assert_eq!(seen.len(), 1000);
+        assert_eq!(seen.len(), many as usize);
         assert!(index.cell(u32::MAX).is_none());
         assert!(index.cell(5000).is_none());
     }

@@ -213,6 +213,7 @@ mod tests {
 
     proptest! {
         #[test]
+        #[cfg_attr(miri, ignore = "takes minutes, and the code is all safe")]
         fn text_and_rows_say_the_same(mut rows in proptest::collection::vec(row(), 0..5)) {
             rows.sort_by(|a, b| a.name.cmp(&b.name));
             rows.dedup_by(|a, b| a.name == b.name);

@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn every_size_has_a_slab_without_much_waste() {
-        for size in 0..20_000 {
+        for size in (0..20_000).step_by(if cfg!(miri) { 97 } else { 1 }) {
             let s = Shape::new(size, 1, false, false).unwrap();
             assert!(
                 s.count >= 1 && s.stride >= size.max(1),

@@ -26,8 +26,14 @@ use std::cell::Cell;
 use super::page::Mine;
 use crate::sync::atomic::Ordering::Relaxed;
 
-/// Rounds of one magazine. Two under loom, so that few steps reach the depot.
-pub(super) const ROUNDS: usize = if cfg!(feature = "loom") { 2 } else { 128 };
+/// Rounds of one magazine. Fewer under loom and Miri, so that few steps reach the depot.
+pub(super) const ROUNDS: usize = if cfg!(feature = "loom") {
+    2
+} else if cfg!(miri) {
+    8
+} else {
+    128
+};
 
 /// A full or empty magazine on its way.
 pub(super) type Magazine<H> = Box<Case<H>>;

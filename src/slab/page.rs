@@ -453,7 +453,12 @@ impl<T, C: Home<T>> Drop for Lent<T, C> {
 }
 
 /// Threads that can have a value in a [`PerThread`]; later ones do without.
-pub(super) const MAX_THREADS: usize = if cfg!(feature = "loom") { 8 } else { 512 };
+/// Few under Miri, which at each use of a seat looks at all.
+pub(super) const MAX_THREADS: usize = if cfg!(any(feature = "loom", miri)) {
+    8
+} else {
+    512
+};
 
 /// What one thread owns, and a counter that others may read.
 ///

@@ -203,6 +203,10 @@ fn line(text: &mut String, line: fmt::Arguments<'_>) {
 /// the language knows no value of.
 fn dump(text: &mut String, what: &str, (start, len): (usize, usize), from: usize) {
     let from = from.saturating_sub(SHOWN / 2) / LINE * LINE;
+    if cfg!(miri) {
+        // Miri's memory is not the process's.
+        return line(text, format_args!("{what:<8} {start:x}: (not readable)"));
+    }
     let mut bytes = vec![0; len.saturating_sub(from).min(SHOWN)];
     let read = File::open("/proc/self/mem")
         .and_then(|memory| memory.read_exact_at(&mut bytes, (start + from) as u64));

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc::channel;
 use std::thread;
 
+use super::count;
 use crate::slab::{KmemCache, Obj, Registry, SlabFlags};
 
 const ALL: [SlabFlags; 2] = [
@@ -13,22 +14,35 @@ const ALL: [SlabFlags; 2] = [
     SlabFlags::HWCACHE_ALIGN.union(SlabFlags::MAGAZINES),
 ];
 
-/// An object that counts constructed and living ones.
-struct Counted(Arc<AtomicUsize>, u64);
+/// An object that counts the living, so large that a slab has few.
+struct Counted {
+    living: Arc<AtomicUsize>,
+    number: u64,
+    _bulk: [u64; 30],
+}
+
+impl Counted {
+    /// One more.
+    fn new(living: &Arc<AtomicUsize>) -> Self {
+        living.fetch_add(1, SeqCst);
+        Self {
+            living: living.clone(),
+            number: 7,
+            _bulk: [0; 30],
+        }
+    }
+}
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, SeqCst);
+        self.living.fetch_sub(1, SeqCst);
     }
 }
 
 fn counted(registry: &Registry, flags: SlabFlags) -> (KmemCache<Counted>, Arc<AtomicUsize>) {
     let living = Arc::new(AtomicUsize::new(0));
     let count = living.clone();
-    let cache = KmemCache::create(registry, "counted", flags, move || {
-        count.fetch_add(1, SeqCst);
-        Counted(count.clone(), 7)
-    });
+    let cache = KmemCache::create(registry, "counted", flags, move || Counted::new(&count));
     (cache, living)
 }
 
@@ -37,7 +51,8 @@ fn objects_are_aligned_and_do_not_overlap() {
     for flags in ALL {
         let registry = Registry::new();
         let cache = KmemCache::create(&registry, "c", flags, || [0u8; 200]);
-        let mut objects: Vec<_> = (0..1000).map(|_| cache.alloc().unwrap()).collect();
+        let many = count(1000, 150);
+        let mut objects: Vec<_> = (0..many).map(|_| cache.alloc().unwrap()).collect();
         for (n, object) in objects.iter_mut().enumerate() {
             object.fill(n as u8);
         }
@@ -48,7 +63,7 @@ fn objects_are_aligned_and_do_not_overlap() {
                 .enumerate()
                 .all(|(n, o)| o.iter().all(|&b| b == n as u8))
         );
-        assert_eq!(cache.info().active_objs, 1000);
+        assert_eq!(cache.info().active_objs, many as u64);
     }
 }
 
@@ -58,11 +73,11 @@ fn an_object_stays_constructed_from_one_use_to_the_next() {
         let registry = Registry::new();
         let (cache, living) = counted(&registry, flags);
         let mut object = cache.alloc().unwrap();
-        assert_eq!(object.1, 7);
-        object.1 = 8;
+        assert_eq!(object.number, 7);
+        object.number = 8;
         let made = living.load(SeqCst);
         drop(object);
-        assert_eq!(cache.alloc().unwrap().1, 8);
+        assert_eq!(cache.alloc().unwrap().number, 8);
         assert_eq!(living.load(SeqCst), made);
     }
 }
@@ -72,8 +87,9 @@ fn shrink_and_end_run_every_destructor() {
     for flags in ALL {
         let registry = Registry::new();
         let (cache, living) = counted(&registry, flags);
-        let objects: Vec<_> = (0..500).map(|_| cache.alloc().unwrap()).collect();
-        assert!(living.load(SeqCst) >= 500);
+        let many = count(500, 60);
+        let objects: Vec<_> = (0..many).map(|_| cache.alloc().unwrap()).collect();
+        assert!(living.load(SeqCst) >= many);
         drop(objects);
         let one = cache.alloc().unwrap();
         let info = cache.info();
@@ -83,7 +99,11 @@ fn shrink_and_end_run_every_destructor() {
         drop(one);
         assert_ne!(cache.shrink(), 0);
         assert_eq!((cache.info().num_slabs, living.load(SeqCst)), (0, 0));
-        drop((0..500).map(|_| cache.alloc().unwrap()).collect::<Vec<_>>());
+        drop(
+            (0..many)
+                .map(|_| cache.alloc().unwrap())
+                .collect::<Vec<_>>(),
+        );
         drop(cache);
         assert_eq!(living.load(SeqCst), 0);
         assert!(registry.infos().is_empty());
@@ -93,9 +113,9 @@ fn shrink_and_end_run_every_destructor() {
 #[test]
 fn empty_slabs_are_kept_up_to_the_documented_number() {
     let registry = Registry::new();
-    let cache = KmemCache::create(&registry, "c", SlabFlags::empty(), || [0u8; 4096]);
-    drop(cache.alloc_bulk(8 * 400).unwrap());
-    assert_eq!(cache.info().num_slabs, (8 << 20) / (8 * 4096));
+    let cache = KmemCache::create(&registry, "c", SlabFlags::empty(), || [0u8; 32 << 10]);
+    drop(cache.alloc_bulk(400).unwrap());
+    assert_eq!(cache.info().num_slabs, (8 << 20) / (32 << 10));
 }
 
 #[test]
@@ -104,12 +124,14 @@ fn objects_may_be_given_back_by_another_thread_and_after_the_cache() {
         let registry = Registry::new();
         let (cache, living) = counted(&registry, flags);
         let object = cache.alloc().unwrap();
-        let objects: Vec<_> = (0..300).map(|_| cache.alloc().unwrap()).collect();
+        let objects: Vec<_> = (0..count(300, 40))
+            .map(|_| cache.alloc().unwrap())
+            .collect();
         thread::spawn(move || drop(objects)).join().unwrap();
         assert_eq!(cache.info().active_objs, 1);
         drop(cache);
         assert_eq!(registry.leaked(), [("counted".to_owned(), 1)]);
-        assert_eq!(object.1, 7);
+        assert_eq!(object.number, 7);
         thread::spawn(move || drop(object)).join().unwrap();
         assert_eq!((registry.leaked().len(), living.load(SeqCst)), (0, 0));
     }
@@ -119,7 +141,7 @@ fn objects_may_be_given_back_by_another_thread_and_after_the_cache() {
 fn a_thread_that_ends_leaves_its_magazines_to_the_others() {
     let registry = Registry::new();
     let (cache, living) = counted(&registry, ALL[1]);
-    for _ in 0..20 {
+    for _ in 0..count(20, 3) {
         let mine = cache.clone();
         thread::spawn(move || drop((0..200).map(|_| mine.alloc().unwrap()).collect::<Vec<_>>()))
             .join()
@@ -134,7 +156,7 @@ fn a_thread_that_ends_leaves_its_magazines_to_the_others() {
 fn a_cache_may_end_while_another_thread_has_magazines_of_it() {
     let registry = Registry::new();
     let (cache, living) = counted(&registry, ALL[1]);
-    let other = KmemCache::create(&registry, "other", ALL[1], || 0u8);
+    let other = KmemCache::create(&registry, "other", ALL[1], || [0u8; 512]);
     let (to_thread, from_main) = channel::<KmemCache<Counted>>();
     let (to_main, from_thread) = channel();
     let thread = thread::spawn(move || {
@@ -186,14 +208,14 @@ fn counts_are_consistent_while_read_under_load() {
     let (to_freer, freed) = channel::<Vec<Obj<Counted>>>();
     thread::scope(|scope| {
         scope.spawn(|| {
-            for burst in 1..300 {
+            for burst in 1..count(300, 40) {
                 let objects = (0..burst).map(|_| cache.alloc().unwrap()).collect();
                 to_freer.send(objects).unwrap();
             }
             drop(to_freer);
         });
         scope.spawn(|| freed.into_iter().for_each(drop));
-        for _ in 0..2000 {
+        for _ in 0..count(2000, 100) {
             let info = cache.info();
             assert!(
                 info.active_objs <= info.num_objs && info.active_slabs <= info.num_slabs,
@@ -211,14 +233,14 @@ fn a_constructor_may_use_its_own_cache_and_may_panic() {
     let living = Arc::new(AtomicUsize::new(0));
     let count = living.clone();
     let cache = KmemCache::create(&registry, "c", ALL[1], move || {
-        assert!(count.fetch_add(1, SeqCst) != 3, "planted");
-        Counted(count.clone(), 0)
+        assert!(count.load(SeqCst) != 3, "planted");
+        Counted::new(&count)
     });
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| cache.alloc().map(drop)));
     assert!(result.is_err());
     assert_eq!(
         living.load(SeqCst),
-        1,
+        0,
         "three were dropped, the fourth was never made"
     );
     assert_eq!(cache.info().num_slabs, 0);

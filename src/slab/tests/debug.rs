@@ -2,6 +2,8 @@
 
 use std::process::Command;
 
+use super::count;
+use crate::slab::magazine::ROUNDS;
 use crate::slab::page::Lent;
 use crate::slab::{
     DebugAction, DebugRules, FaultRule, KmemCache, ObjTable, Registry, SlabBug, SlabFlags,
@@ -58,11 +60,11 @@ fn only(reports: Vec<SlabReport>, bug: SlabBug) -> String {
 fn a_sound_program_is_not_reported() {
     for modes in ["FZPU", "Z", "P", "U", "F", "-"] {
         let reports = reports(modes, |cache| {
-            for count in [1, 100, 3] {
-                let mut objects = cache.alloc_bulk(count).unwrap();
-                objects.iter_mut().for_each(|object| object.fill(0x55));
-                objects.truncate(count / 2);
-                cache.free_bulk(objects);
+            for objects in [1, count(100, 10), 3] {
+                let mut held = cache.alloc_bulk(objects).unwrap();
+                held.iter_mut().for_each(|object| object.fill(0x55));
+                held.truncate(objects / 2);
+                cache.free_bulk(held);
                 cache.shrink();
             }
         });
@@ -87,7 +89,7 @@ fn an_overrun_is_caught_at_the_free() {
         "{text}"
     );
     assert!(
-        text.contains(" 58 cc cc cc"),
+        cfg!(miri) || text.contains(" 58 cc cc cc"),
         "the red zone is shown: {text}"
     );
 }
@@ -125,7 +127,10 @@ fn a_use_after_free_is_caught_at_the_next_alloc() {
         text.contains("Freed in ") && text.contains("debug.rs"),
         "{text}"
     );
-    assert!(text.contains(" 6b 6b 21 6b"), "the object is shown: {text}");
+    assert!(
+        cfg!(miri) || text.contains(" 6b 6b 21 6b"),
+        "the object is shown: {text}"
+    );
 }
 
 #[test]
@@ -164,6 +169,7 @@ fn a_double_free_is_caught_and_does_no_harm() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "leaks on purpose")]
 fn a_foreign_free_is_caught() {
     for modes in ["F", "FZPU"] {
         let registry = registry(modes, DebugAction::Continue);
@@ -190,6 +196,7 @@ fn a_foreign_free_is_caught() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "leaks on purpose")]
 fn a_leak_is_caught_at_the_end_of_the_cache() {
     let text = only(
         reports("U", |cache| std::mem::forget(cache.alloc().unwrap())),
@@ -222,34 +229,35 @@ fn modes_are_shown_and_leave_the_row_valid() {
     let held = [cache.alloc().unwrap(), cache.alloc().unwrap()];
     drop(cache.alloc().unwrap());
     drop(plain.alloc().unwrap());
-    let value = |cache: &str, name: &str| {
-        let files = registry.attributes(cache).unwrap();
-        files.into_iter().find(|(file, _)| *file == name).unwrap().1
+    // Once each: resolving who freed takes its time.
+    let files = |cache| registry.attributes(cache).unwrap();
+    let value = |files: &[(&'static str, String)], name| {
+        files
+            .iter()
+            .find(|(file, _)| *file == name)
+            .unwrap()
+            .1
+            .clone()
     };
+    let (victim, beside) = (files("victim"), files("plain"));
     for name in ["red_zone", "poison", "store_user", "sanity_checks"] {
         assert_eq!(
-            (value("victim", name), value("plain", name)),
+            (value(&victim, name), value(&beside, name)),
             ("1\n".into(), "0\n".into()),
             "{name}"
         );
     }
-    assert_eq!(value("victim", "object_size"), "100\n");
-    assert_eq!(value("victim", "objects"), "2\n");
-    assert_eq!(value("victim", "objects_partial"), "2\n");
+    assert_eq!(value(&victim, "object_size"), "100\n");
+    assert_eq!(value(&victim, "objects"), "2\n");
+    assert_eq!(value(&victim, "objects_partial"), "2\n");
     assert_eq!(
-        (
-            value("victim", "cpu_partial"),
-            value("plain", "cpu_partial")
-        ),
-        ("0\n".into(), "256\n".into())
+        (value(&victim, "cpu_partial"), value(&beside, "cpu_partial")),
+        ("0\n".into(), format!("{}\n", 2 * ROUNDS))
     );
-    assert!(value("victim", "alloc_calls").starts_with("      1 "));
-    assert!(
-        value("victim", "free_calls").contains("debug.rs"),
-        "{}",
-        value("victim", "free_calls")
-    );
-    assert_eq!(value("plain", "alloc_calls"), "No data\n");
+    assert!(value(&victim, "alloc_calls").starts_with("      1 "));
+    let frees = value(&victim, "free_calls");
+    assert!(frees.contains("debug.rs"), "{frees}");
+    assert_eq!(value(&beside, "alloc_calls"), "No data\n");
     assert!(registry.attributes("absent").is_none());
     assert_eq!(
         crate::slab::parse_slabinfo(&registry.render()).unwrap(),
@@ -257,7 +265,7 @@ fn modes_are_shown_and_leave_the_row_valid() {
     );
     drop(held);
     assert!(registry.shrink("victim").unwrap() > 0);
-    assert_eq!(value("victim", "slabs"), "0\n");
+    assert_eq!(value(&files("victim"), "slabs"), "0\n");
 }
 
 #[test]

@@ -13,6 +13,7 @@ use std::thread;
 
 use proptest::prelude::*;
 
+use super::count;
 use crate::slab::{DebugRules, KmemCache, Obj, ObjId, ObjTable, Registry, SlabFlags, SlabOptions};
 
 /// What is done to a cache. Operands are taken modulo what is there, so that
@@ -29,12 +30,13 @@ enum Op {
 }
 
 fn op() -> impl Strategy<Value = Op> {
+    let most = |objects| count(objects, objects / 10);
     prop_oneof![
-        4 => (1..200usize).prop_map(Op::Alloc),
-        1 => (0..100usize).prop_map(Op::AllocBulk),
-        4 => (any::<usize>(), 1..200usize).prop_map(|(at, count)| Op::Free(at, count)),
-        1 => (0..300usize).prop_map(Op::FreeBulk),
-        2 => (0..300usize).prop_map(Op::FreeElsewhere),
+        4 => (1..most(200)).prop_map(Op::Alloc),
+        1 => (0..most(100)).prop_map(Op::AllocBulk),
+        4 => (any::<usize>(), 1..most(200)).prop_map(|(at, count)| Op::Free(at, count)),
+        1 => (0..most(300)).prop_map(Op::FreeBulk),
+        2 => (0..most(300)).prop_map(Op::FreeElsewhere),
         1 => Just(Op::Shrink),
         1 => Just(Op::ShrinkElsewhere),
     ]
@@ -254,25 +256,25 @@ fn run_table(ops: Vec<TableOp>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 2 } else { 64 }, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: count(64, 2) as u32, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_cache_is_its_model(ops in prop::collection::vec(op(), 1..40)) {
+    fn a_cache_is_its_model(ops in prop::collection::vec(op(), 1..count(40, 8))) {
         run(SlabFlags::HWCACHE_ALIGN, "-", ops);
     }
 
     #[test]
-    fn a_cache_with_magazines_is_its_model(ops in prop::collection::vec(op(), 1..40)) {
+    fn a_cache_with_magazines_is_its_model(ops in prop::collection::vec(op(), 1..count(40, 12))) {
         run(SlabFlags::HWCACHE_ALIGN | SlabFlags::MAGAZINES, "-", ops);
     }
 
     #[test]
-    fn a_cache_under_debug_is_its_model(ops in prop::collection::vec(op(), 1..8)) {
+    fn a_cache_under_debug_is_its_model(ops in prop::collection::vec(op(), 1..count(8, 3))) {
         run(SlabFlags::MAGAZINES, "FZP", ops);
     }
 
     #[test]
-    fn a_table_is_its_model(ops in prop::collection::vec(table_op(), 1..120)) {
+    fn a_table_is_its_model(ops in prop::collection::vec(table_op(), 1..count(120, 40))) {
         run_table(ops);
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::thread;
 
+use super::count;
 use crate::slab::{ObjId, ObjTable, Registry, SlabFlags};
 
 fn table<T: Send + Sync + 'static>() -> ObjTable<T> {
@@ -12,8 +13,9 @@ fn table<T: Send + Sync + 'static>() -> ObjTable<T> {
 #[test]
 fn an_id_names_its_object_until_it_is_removed() {
     let table = table::<[u64; 4]>();
-    let ids: Vec<_> = (0..1000).map(|n| table.insert([n; 4]).unwrap()).collect();
-    assert_eq!(ids.iter().collect::<HashSet<_>>().len(), 1000);
+    let many = count(1000, 100) as u64;
+    let ids: Vec<_> = (0..many).map(|n| table.insert([n; 4]).unwrap()).collect();
+    assert_eq!(ids.iter().collect::<HashSet<_>>().len() as u64, many);
     for (n, id) in ids.iter().enumerate() {
         assert_eq!(*table.read(*id).unwrap(), [n as u64; 4]);
         table.write(*id).unwrap()[0] = 1;
@@ -22,14 +24,16 @@ fn an_id_names_its_object_until_it_is_removed() {
     assert_eq!(table.remove(ids[5]), None);
     assert!(table.read(ids[5]).is_none() && table.write(ids[5]).is_none());
     assert!(table.read(ObjId::new(u32::MAX).unwrap()).is_none());
-    assert_eq!(table.len(), 999);
+    assert_eq!(table.len() as u64, many - 1);
     assert_eq!(table.insert([0; 4]).unwrap(), ids[5]);
 }
 
 #[test]
 fn scanning_sees_each_object_once() {
     let table = table::<u32>();
-    let mut ids: HashSet<_> = (0..3000).map(|n| table.insert(n).unwrap()).collect();
+    let mut ids: HashSet<_> = (0..count(3000, 300) as u32)
+        .map(|n| table.insert(n).unwrap())
+        .collect();
     for index in 0..table.slab_count() {
         table.scan_slab(index, |id, object| {
             assert!(ids.remove(&id));
@@ -43,9 +47,8 @@ fn scanning_sees_each_object_once() {
 #[test]
 fn empty_slabs_are_given_back_and_their_indices_used_again() {
     let table = table::<[u8; 64]>();
-    let ids: Vec<_> = (0..200_000)
-        .map(|_| table.insert([0; 64]).unwrap())
-        .collect();
+    let many = count(200_000, 500);
+    let ids: Vec<_> = (0..many).map(|_| table.insert([0; 64]).unwrap()).collect();
     let (full, slabs) = (table.bytes(), table.slab_count());
     assert!(ids.iter().all(|id| table.remove(*id).is_some()));
     let info = table.info();
@@ -60,7 +63,7 @@ fn empty_slabs_are_given_back_and_their_indices_used_again() {
     );
     assert!(table.bytes() < full / 10);
     assert_eq!((table.shrink(), table.info().num_slabs), (0, 0));
-    assert!((0..200_000).all(|_| table.insert([0; 64]).is_ok()));
+    assert!((0..many).all(|_| table.insert([0; 64]).is_ok()));
     assert_eq!((table.slab_count(), table.bytes()), (slabs, full));
 }
 
@@ -73,10 +76,10 @@ fn an_object_with_a_niche_costs_no_more_than_itself() {
     let small = table::<Small>();
     assert_eq!(small.info().objsize as usize, size_of::<Small>());
     assert_eq!(table::<[u64; 5]>().info().objsize, 48);
-    let count = 100_000;
-    assert!((0..count).all(|_| small.insert(Small([0; 9], true)).is_ok()));
+    let many = count(100_000, 1000);
+    assert!((0..many).all(|_| small.insert(Small([0; 9], true)).is_ok()));
     assert!(
-        small.bytes() <= count * (size_of::<Small>() + 3),
+        small.bytes() <= many * (size_of::<Small>() + 3),
         "{} bytes",
         small.bytes()
     );
@@ -101,13 +104,13 @@ fn threads_do_not_lose_or_share_objects() {
                 let table = &table;
                 scope.spawn(move || {
                     let mut ids = Vec::new();
-                    for n in 0..20_000 {
+                    for n in 0..count(20_000, 100) {
                         ids.push(table.insert(me).unwrap());
                         if n % 3 != 0 {
                             let id = ids.swap_remove(n * 7919 % ids.len());
                             assert_eq!(table.remove(id), Some(me));
                         }
-                        if n % 1000 == 0 {
+                        if n % count(1000, 20) == 0 {
                             table.shrink();
                         }
                     }
@@ -116,7 +119,7 @@ fn threads_do_not_lose_or_share_objects() {
                 })
             })
             .collect();
-        for _ in 0..200 {
+        for _ in 0..count(200, 20) {
             let info = table.info();
             assert!(
                 info.active_objs <= info.num_objs && info.active_slabs <= info.num_slabs,
