@@ -36,7 +36,7 @@ use state::{Item, Known, Names, Stage, State, hash, names_of};
 pub enum Readahead {
     /// Never.
     Off,
-    /// Where the source's calls are measured to be slow, by [`THREADS`].
+    /// Where the source's calls are measured to be slow, by 32 threads.
     Auto,
     /// Always, by so many threads.
     Threads(usize),
