@@ -3,11 +3,10 @@
 
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Component;
 use std::time::{Duration, Instant};
 
-use super::{mountinfo, reason, umount};
-use crate::cli::{DropArgs, Outcome, failed, misuse};
+use super::{mountinfo, path_below, reason, umount};
+use crate::cli::{DropArgs, Outcome, failed};
 
 /// How long to wait until the kernel has been told.
 const BOUND: Duration = Duration::from_secs(5);
@@ -17,15 +16,7 @@ pub fn run(args: &DropArgs) -> Outcome {
     let mount = umount::mirror_at(&args.mountpoint)?;
     let mut line = b"1".to_vec();
     if let Some(path) = &args.path {
-        let below = path.strip_prefix(&args.mountpoint).unwrap_or(path);
-        let leaves = |c: Component<'_>| matches!(c, Component::ParentDir | Component::RootDir);
-        if below.components().any(leaves) {
-            return Err(misuse(format!(
-                "{} is not below {}; give a path below the mountpoint",
-                path.display(),
-                args.mountpoint.display()
-            )));
-        }
+        let below = path_below(&args.mountpoint, path)?;
         line.push(b' ');
         line.extend_from_slice(below.as_os_str().as_bytes());
     }

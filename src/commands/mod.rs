@@ -17,9 +17,9 @@ mod umount;
 mod warm;
 
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Component, Path};
 
-use crate::cli::{Cli, Command, Outcome, failed};
+use crate::cli::{Cli, Command, Failure, Outcome, failed, misuse};
 
 /// Does what was asked.
 pub fn run(cli: Cli) -> Outcome {
@@ -47,6 +47,20 @@ pub fn print(text: &str) -> Outcome {
         ))),
         _ => Ok(()),
     }
+}
+
+/// `path`, given with the mountpoint in front or without it, from the mountpoint on.
+fn path_below<'a>(mountpoint: &Path, path: &'a Path) -> Result<&'a Path, Failure> {
+    let below = path.strip_prefix(mountpoint).unwrap_or(path);
+    let leaves = |c: Component<'_>| matches!(c, Component::ParentDir | Component::RootDir);
+    if below.components().any(leaves) {
+        return Err(misuse(format!(
+            "{} is not below {}; give a path below the mountpoint",
+            path.display(),
+            mountpoint.display()
+        )));
+    }
+    Ok(below)
 }
 
 /// One line on the standard error, whatever bytes a path in it holds.

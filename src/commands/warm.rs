@@ -11,7 +11,7 @@ use std::ffi::{CStr, CString};
 use std::io::{self, IsTerminal};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Component, Path};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -22,8 +22,8 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::measure::{self, Interrupt};
-use super::{complain, print, reason, thousands, umount};
-use crate::cli::{Failure, Outcome, WarmArgs, failed, misuse};
+use super::{complain, path_below, print, reason, thousands, umount};
+use crate::cli::{Failure, Outcome, WarmArgs, failed};
 
 /// Threads that walk. Each waits for the daemon most of the time.
 const THREADS: usize = 8;
@@ -93,15 +93,7 @@ fn open_top(args: &WarmArgs, mountpoint: &Path) -> Result<Top, Failure> {
             dev,
         });
     };
-    let below = path.strip_prefix(&args.mountpoint).unwrap_or(path);
-    let leaves = |c: Component<'_>| matches!(c, Component::ParentDir | Component::RootDir);
-    if below.components().any(leaves) {
-        return Err(misuse(format!(
-            "{} is not below {}; give a path below the mountpoint",
-            path.display(),
-            args.mountpoint.display()
-        )));
-    }
+    let below = path_below(&args.mountpoint, path)?;
     let below = match below.as_os_str().as_bytes() {
         b"" => b".",
         bytes => bytes,

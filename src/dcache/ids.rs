@@ -92,7 +92,7 @@ impl IdHash {
     pub(super) fn shrink(&self, hash_of: impl Fn(ObjId) -> u64) {
         for shard in &self.shards {
             let mut table = shard.0.write();
-            // Half of what it grew to stays: a table that breathes is not moved each time.
+            // Room for twice as many stays: a table that breathes is not moved each time.
             let room = 2 * table.len();
             if table.capacity() > 2 * room {
                 table.shrink_to(room, |&id| hash_of(id));

@@ -144,10 +144,10 @@ impl Inode {
         self.flags.contains(Flags::PLAIN)
     }
 
-    /// It had no extended attribute at some time since `moment`: kept with the attributes, if
-    /// these are known and did not become void meanwhile.
-    pub fn set_plain(&mut self, moment: u16) {
-        let good = self.attr_voided == moment && self.attr.at() != 0;
+    /// It was asked for its extended attributes at `asked`, since `moment`, and had none: kept
+    /// with the attributes, if these are known, no younger, and did not become void meanwhile.
+    pub fn set_plain(&mut self, moment: u16, asked: Millis) {
+        let good = self.attr_voided == moment && (1..=asked).contains(&self.attr.at());
         self.flags.set(Flags::PLAIN, good);
     }
 
@@ -423,14 +423,11 @@ impl Inodes {
         }
         let (packed, is_wide) = self.attrs.keep(id, attr, now);
         inode.attr = packed;
-        inode.flags.remove(Flags::PLAIN);
-        inode
-            .flags
-            .set(Flags::WIDE, is_wide | inode.flags.contains(Flags::WIDE));
         if inode.flags.contains(Flags::WIDE) && !is_wide {
             self.attrs.free(id);
-            inode.flags.remove(Flags::WIDE);
         }
+        inode.flags.set(Flags::WIDE, is_wide);
+        inode.flags.remove(Flags::PLAIN);
     }
 
     /// Index of an inode's device in [`Devices`].

@@ -448,13 +448,13 @@ impl<S: Source> Fs<S> {
             return Err(Errno::NODATA);
         }
         let filename = self.namei.names.getname_from(name)?;
-        let (moment, _) = self.namei.attr_moment(inode);
+        let (moment, asked) = self.namei.attr_moment(inode);
         let source = &self.namei.source;
         self.with_handle(inode, None, |of| {
             let got = source.getxattr(of, filename.as_cstr(), buf);
             if is_label && got == Err(Errno::NODATA) && source.listxattr(of, &mut []) == Ok(0) {
                 let inodes = &self.namei.dcache.inodes;
-                inodes.with_mut(inode, |i| i.set_plain(moment));
+                inodes.with_mut(inode, |i| i.set_plain(moment, asked.at));
             }
             got
         })

@@ -220,8 +220,8 @@ impl Queue {
             .fetch_add(u64::from(hit), Ordering::Relaxed);
         state.listing.push(nodeid);
         self.note_active(&state);
+        self.wake(&state);
         drop(state);
-        self.ready.notify_one();
         Some(Turn {
             queue: self,
             nodeid,
@@ -248,8 +248,14 @@ impl Queue {
     fn finish(&self, state: &State) {
         self.note_active(state);
         self.done.notify_all();
-        // Who takes something wakes the next one.
-        self.ready.notify_one();
+        self.wake(state);
+    }
+
+    /// Wakes a thread of the pool if there is anything for it; it wakes the next one.
+    fn wake(&self, state: &State) {
+        if state.holds() {
+            self.ready.notify_one();
+        }
     }
 
     /// Queues the names of a directory.

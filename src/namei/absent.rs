@@ -11,7 +11,7 @@
 //! list (`.snapshot` and the like).
 
 use super::{Coherence, Found, Namei};
-use crate::dcache::{Compact, Dir, InodeId, Kept};
+use crate::dcache::{Compact, Dir, InodeId, Kept, PART};
 use crate::error::{Errno, Result};
 use crate::name::QStr;
 use crate::source::Source;
@@ -73,12 +73,12 @@ impl<S: Source> Namei<S> {
         }
         let Some(part) = self
             .dcache
-            .expand(parent, dir, listing, (0, false), usize::MAX)
+            .expand(parent, dir, listing, (0, false), *PART.start())
         else {
             return Ok(false);
         };
         let mut names = part.iter().map(|entry| entry.name);
-        // In a directory without a letter nothing can be told.
+        // Where the first names have no letter nothing can be told.
         let found = names.find(|name| name.iter().any(u8::is_ascii_alphabetic));
         let exact = match found.map(other_case) {
             None => false,
