@@ -156,7 +156,8 @@ impl Inode {
         self.attr_voided
     }
 
-    fn is_hashed(&self) -> bool {
+    /// Whether its nodeid leads to it; not once the number was reused.
+    pub(super) fn is_hashed(&self) -> bool {
         self.flags.contains(Flags::HASHED)
     }
 }

@@ -27,7 +27,8 @@ pub enum Sweep {
     Doubtful,
 }
 
-/// Takes an absence: nodeid of the directory, name.
+/// Takes a name that the kernel may hold although it refers to nothing of ours: an absence, or
+/// an object whose number is another's by now. Nodeid of the directory, name.
 pub type Absent<'a> = dyn FnMut(super::NodeId, &[u8]) + 'a;
 
 impl Dcache {
@@ -61,8 +62,8 @@ impl Dcache {
 
     /// Moves the hand until `count` dentries are freed or it has gone round twice (for
     /// what is doubtful: until a round frees nothing, as a directory's name comes free
-    /// only after those below it); how many were freed. The absences among them are handed
-    /// to `absent`, as the kernel may still hold them.
+    /// only after those below it); how many were freed. Those of which no reference
+    /// of the kernel's tells are handed to `absent`, as it may still hold them.
     pub fn scan(&self, count: usize, sweep: Sweep, absent: &mut Absent<'_>) -> usize {
         let (mut freed, mut round) = (0, 0);
         loop {
@@ -114,7 +115,7 @@ impl Dcache {
             return false;
         };
         let mut name = [0; DNAME_MAX];
-        let (len, negative) = {
+        let (len, silent) = {
             // Under the directory lock nobody else changes or frees a dentry below
             // it; under its slab's lock nobody finds it and pins the inode.
             let links = self.links.lock();
@@ -141,10 +142,12 @@ impl Dcache {
             }
             dentry.dead = true;
             guard.forget_dentry();
-            let negative = dentry.inode.is_none();
-            (self.copy_name(&dentry.name, &mut name), negative)
+            // References of the kernel's go with the number, its name for the object stays.
+            let is_told = |inode| self.inodes.with(inode, |i| i.is_hashed()) == Some(true);
+            let silent = !dentry.inode.is_some_and(is_told);
+            (self.copy_name(&dentry.name, &mut name), silent)
         };
-        if negative && let Some(nodeid) = self.inodes.with(parent, |i| i.nodeid()) {
+        if silent && let Some(nodeid) = self.inodes.with(parent, |i| i.nodeid()) {
             absent(nodeid, &name[..len]);
         }
         self.hash

@@ -311,3 +311,27 @@ fn names_that_are_not_listed_are_not_asked_for() {
     kernel.behind(make(Kind::Regular, b"b"));
     assert!(kernel.is_there(b"b"));
 }
+
+/// A name that the kernel holds of an object whose number was given to another: it is told when
+/// the name is let go of here, for no reference is left that would tell of it.
+#[test]
+fn r6_a_name_of_a_reused_number_is_taken_back_when_it_goes() {
+    let config = FsConfig {
+        reuse_numbers: true,
+        dtypes: false,
+        ..FsConfig::default()
+    };
+    let mut kernel = mount(Coherence::Frozen, config);
+    kernel.behind(make(Kind::Regular, b"a"));
+    assert!(kernel.user_walk(b"a").unwrap().is_some());
+    kernel.behind(Change::Remove(b"a".to_vec(), false));
+    kernel.behind(make(Kind::Regular, b"b"));
+    kernel.list(kernel.root(), 64, false).unwrap();
+    for _ in 0..2 {
+        kernel.shrink(64);
+    }
+    kernel.settle();
+    kernel.drop_caches();
+    kernel.tick(1);
+    assert_eq!(kernel.user_walk(b"a"), Ok(None));
+}
