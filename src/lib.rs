@@ -8,6 +8,7 @@ pub mod error;
 pub mod fs;
 #[cfg(not(feature = "loom"))]
 pub mod fuse;
+pub mod ioctl;
 #[cfg(not(feature = "loom"))]
 pub mod name;
 #[cfg(not(feature = "loom"))]

@@ -51,9 +51,12 @@ def do(word, *args):
     elif word == "lock": lock(args[0], fcntl.F_SETLK, *args[1:])
     elif word == "wait": lock(args[0], fcntl.F_SETLKW, *args[1:])
     elif word == "getlock": return lock(args[0], fcntl.F_GETLK, *args[1:])
+    elif word == "ofd": lock(args[0], fcntl.F_OFD_SETLK, *args[1:])
     elif word == "flock":
         how = {"s": fcntl.LOCK_SH, "x": fcntl.LOCK_EX, "u": fcntl.LOCK_UN}[args[1]]
         fcntl.flock(files[args[0]], how | fcntl.LOCK_NB)
+    elif word == "waitflock": fcntl.flock(files[args[0]], fcntl.LOCK_EX)
+    elif word == "dup": files[args[1]] = os.dup(files[args[0]])
     elif word == "write": return str(os.pwrite(files[args[0]], args[2].encode(), int(args[1])))
     elif word == "truncate": os.ftruncate(files[args[0]], int(args[1]))
     elif word == "size": return str(os.fstat(files[args[0]]).st_size)

@@ -37,10 +37,13 @@ fn refused(answer: &str) -> bool {
 /// ones, and for those of a mount there is the system call that it is in.
 fn waits(helper: &Helper) -> bool {
     let call = fs::read_to_string(format!("/proc/{}/syscall", helper.pid())).unwrap_or_default();
-    // fcntl(2) with F_SETLKW.
     let mut words = call.split(' ');
-    let number = words.next().and_then(|w| w.parse::<i64>().ok());
-    number == Some(libc::SYS_fcntl) && words.nth(1) == Some("0x7")
+    match words.next().and_then(|w| w.parse::<i64>().ok()) {
+        // F_SETLKW.
+        Some(libc::SYS_fcntl) => words.nth(1) == Some("0x7"),
+        Some(libc::SYS_flock) => true,
+        _ => false,
+    }
 }
 
 /// A lock taken in the source directory is in force in the mount, and the other way
@@ -172,40 +175,115 @@ fn locks_waiting_can_be_stopped() {
                     (holder.ask(&["getlock", "f", "w", "0", "0"]) == "free").then_some(())
                 });
                 assert!(free.is_some(), "the dead one has the lock, {signal:?}");
+                assert_eq!(holder.ask(&["flock", "f", "x"]), "ok");
+                let (mut waiting, mut other) = (at(&mount), at(&mount));
+                waiting.tell(&["waitflock", "f"]);
+                assert!(until(AT_ONCE, || waits(&waiting).then_some(())).is_some());
+                assert!(waiting.end_by(signal), "{signal:?} does not end flock");
+                assert_eq!(holder.ask(&["flock", "f", "u"]), "ok");
+                assert_eq!(other.ask(&["flock", "f", "x"]), "ok", "{signal:?}");
             }
         }
         pair.end();
     }
 }
 
-/// flock works between all users of one mount; ARCHITECTURE.md, section 12, says why
-/// not with those who lock on the source.
+/// The lock of flock(2) that is taken in the source directory is in force in the mount, the
+/// other way round, and between all users of the mount; it goes with the last descriptor.
 #[test]
-fn locks_of_flock() {
+fn locks_of_flock_are_shared_with_the_source() {
     need!(Program("flock"));
     for passthrough in ROUTES {
-        let (pair, _, mount) = pair(passthrough);
-        let (mut a, mut b) = (at(&mount), at(&mount));
-        assert_eq!(a.ask(&["flock", "f", "x"]), "ok");
-        assert_eq!(b.ask(&["flock", "f", "x"]), "EAGAIN");
-        assert_eq!(b.ask(&["flock", "f", "s"]), "EAGAIN");
-        assert_eq!(a.ask(&["flock", "f", "s"]), "ok");
-        assert_eq!(b.ask(&["flock", "f", "s"]), "ok");
-        assert_eq!(b.ask(&["flock", "f", "x"]), "EAGAIN");
-        assert_eq!(a.ask(&["close", "f"]), "ok");
-        assert_eq!(b.ask(&["flock", "f", "x"]), "ok");
-        let mut cmd = command(["flock", "--nonblock", "--conflict-exit-code=7"]);
-        let done = run_within(cmd.arg(&mount).arg("true"), AT_ONCE);
-        assert_eq!(done.code(), 7, "{}", done.err());
-        // A waiter is served when the lock is free.
-        let mut cmd = command(["flock"]);
-        let mut child = cmd.arg(&mount).arg("true").spawn().expect("flock starts");
-        assert_eq!(b.ask(&["flock", "f", "u"]), "ok");
-        let status = crate::run::wait_within(&mut child, AT_ONCE);
-        assert!(status.is_some_and(|s| s.success()), "{status:?}");
-        drop((a, b));
+        let (pair, below, mount) = pair(passthrough);
+        for (first, second) in [(&below, &mount), (&mount, &below), (&mount, &mount)] {
+            let what = format!("{} then {}", first.display(), second.display());
+            let (mut a, mut b) = (at(first), at(second));
+            assert_eq!(a.ask(&["flock", "f", "x"]), "ok", "{what}");
+            assert_eq!(b.ask(&["flock", "f", "x"]), "EAGAIN", "{what}");
+            assert_eq!(b.ask(&["flock", "f", "s"]), "EAGAIN", "{what}");
+            assert_eq!(a.ask(&["flock", "f", "s"]), "ok", "{what}");
+            assert_eq!(b.ask(&["flock", "f", "s"]), "ok", "{what}");
+            assert_eq!(b.ask(&["flock", "f", "x"]), "EAGAIN", "{what}");
+            // A second descriptor holds it on.
+            assert_eq!(b.ask(&["flock", "f", "u"]), "ok", "{what}");
+            assert_eq!(a.ask(&["dup", "f", "g"]), "ok", "{what}");
+            assert_eq!(a.ask(&["close", "f"]), "ok", "{what}");
+            assert_eq!(b.ask(&["flock", "f", "x"]), "EAGAIN", "{what}");
+            assert_eq!(a.ask(&["close", "g"]), "ok", "{what}");
+            assert_eq!(b.ask(&["flock", "f", "x"]), "ok", "at once: {what}");
+            let mut cmd = command(["flock", "--nonblock", "--conflict-exit-code=7"]);
+            let done = run_within(cmd.arg(first).arg("true"), AT_ONCE);
+            assert_eq!(done.code(), 7, "{}", done.err());
+            // A waiter is served when the lock is free.
+            let mut cmd = command(["flock"]);
+            let mut child = cmd.arg(first).arg("true").spawn().expect("flock starts");
+            assert_eq!(b.ask(&["flock", "f", "u"]), "ok");
+            let status = crate::run::wait_within(&mut child, AT_ONCE);
+            assert!(status.is_some_and(|s| s.success()), "{status:?}");
+        }
         pair.end();
     }
+}
+
+/// Neither flock nor the locks of a process get in each other's way, on any side.
+#[test]
+fn locks_of_flock_and_of_fcntl_are_two_worlds() {
+    need!();
+    let (pair, below, mount) = pair("auto");
+    for (first, second) in [(&below, &mount), (&mount, &below), (&mount, &mount)] {
+        let (mut a, mut b) = (at(first), at(second));
+        assert_eq!(a.ask(&["flock", "f", "x"]), "ok");
+        assert_eq!(b.ask(&["lock", "f", "w", "0", "0"]), "ok");
+        assert_eq!(b.ask(&["flock", "f", "x"]), "EAGAIN");
+        assert!(refused(&a.ask(&["lock", "f", "w", "0", "0"])));
+    }
+    pair.end();
+}
+
+/// Again and again: a lock whose last descriptor was closed is free, for whoever asks
+/// without waiting.
+#[test]
+fn locks_of_flock_are_free_when_close_returns() {
+    need!();
+    let pair = Pair::new(route("off").arg("--threads=2"));
+    let mount = pair.mounted.at("f");
+    fs::write(pair.mounted.below("f"), "").expect("write");
+    let (mut a, mut b) = (at(&mount), at(&mount));
+    for round in 0..200 {
+        for (holder, other) in [(&mut a, "flock"), (&mut b, "ofd")] {
+            assert_eq!(holder.ask_path("open", "h", &mount, &[]), "ok");
+            let lock: &[&str] = match other {
+                "flock" => &["flock", "h", "x"],
+                _ => &["ofd", "h", "w", "0", "0"],
+            };
+            assert_eq!(holder.ask(lock), "ok", "{other}, round {round}");
+            assert_eq!(holder.ask(&["close", "h"]), "ok");
+        }
+    }
+    drop((a, b));
+    pair.end();
+}
+
+/// Locks of open file descriptions go with the last descriptor, however many others the
+/// same process closes.
+#[test]
+fn locks_of_descriptions_go_with_the_last_descriptor() {
+    need!();
+    let (pair, below, mount) = pair("auto");
+    for (first, second) in [(&below, &mount), (&mount, &below), (&mount, &mount)] {
+        let (mut a, mut b) = (at(first), at(second));
+        assert_eq!(a.ask(&["ofd", "f", "w", "0", "5"]), "ok");
+        assert_eq!(a.ask_path("open", "g", first, &[]), "ok");
+        assert!(refused(&a.ask(&["ofd", "g", "w", "0", "5"])));
+        assert_eq!(a.ask(&["close", "g"]), "ok");
+        assert!(refused(&b.ask(&["ofd", "f", "r", "2", "1"])));
+        assert_eq!(a.ask(&["dup", "f", "g"]), "ok");
+        assert_eq!(a.ask(&["close", "f"]), "ok");
+        assert!(refused(&b.ask(&["ofd", "f", "r", "2", "1"])));
+        assert_eq!(a.ask(&["close", "g"]), "ok");
+        assert_eq!(b.ask(&["ofd", "f", "w", "0", "0"]), "ok");
+    }
+    pair.end();
 }
 
 /// Locks of open file descriptions (F_OFD_SETLK) and of processes meet on the source:

@@ -8,6 +8,7 @@ mod fullness;
 mod helper;
 mod locks;
 mod posix;
+mod rare;
 mod reference;
 mod sizes;
 mod steps;

@@ -809,7 +809,6 @@ fn errnos_of_flags() {
 /// Flags set by chattr through the mount are so on the source. The kernel asks for
 /// FS_IOC_FSGETXATTR before it sets any.
 #[test]
-#[ignore = "FS_IOC_FSGETXATTR is not answered yet, without which no flag is set"]
 fn errnos_of_flags_set_by_the_mount() {
     need!(Root, Program("chattr"));
     for setup in [route("auto"), route("off"), Setup::mode("strict")] {
@@ -849,10 +848,8 @@ fn errnos_of_many_links() {
     pair.end();
 }
 
-/// The earliest time there is ends nothing but the call. fuser 0.18 computes with it
-/// before anybody can look (`system_time_from_time`), and a daemon of a debug build ends.
+/// The earliest time there is ends nothing but the call.
 #[test]
-#[ignore = "fuser 0.18 overflows on it"]
 fn errnos_of_the_earliest_time() {
     need!(Root);
     let pair = Pair::new(Setup::mode("ttl"));

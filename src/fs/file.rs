@@ -12,7 +12,7 @@ use super::virt::{Virt, VirtFile};
 use crate::dcache::{InodeId, Inodes, NodeId};
 use crate::error::{Errno, Result};
 use crate::slab::{ObjId, ObjTable, Registry, SlabFlags};
-use crate::source::{Attr, Kind, Source};
+use crate::source::{Attr, Kind, LockKind, Source};
 use crate::sync::Arc;
 
 /// The kernel's number for an open file.
@@ -149,12 +149,20 @@ impl<F: Send + Sync + 'static> Files<F> {
     /// # Errors
     /// EBADF.
     pub(super) fn with_file<R>(&self, id: FileId, f: impl FnOnce(&F) -> R) -> Result<R> {
+        let file = self.file(id)?;
+        Ok(f(&file))
+    }
+
+    /// An open file of the source.
+    ///
+    /// # Errors
+    /// EBADF.
+    pub(super) fn file(&self, id: FileId) -> Result<Arc<F>> {
         let file = self.get(id, |file| match file {
             OpenFile::Source { file, .. } => Some(file.clone()),
             OpenFile::Virtual(_) => None,
         })?;
-        let file = file.ok_or(Errno::BADF)?;
-        Ok(f(&file))
+        file.ok_or(Errno::BADF)
     }
 
     pub(super) fn virtual_file(&self, id: FileId) -> Option<Arc<VirtFile>> {
@@ -294,7 +302,13 @@ impl<S: Source> Fs<S> {
 
     /// RELEASE: the last reference to an open file is gone.
     pub fn release(&self, id: FileId) {
-        if let Some((OpenFile::Source { inode, .. }, settled)) = self.files.remove(id) {
+        if let Some((OpenFile::Source { inode, file, .. }, settled)) = self.files.remove(id) {
+            if self.locks.is_holder(id) {
+                // The kernel may hold the description for the data of other opens.
+                let _ = self.namei.source.flock(&file, LockKind::Unlock);
+            }
+            drop(file);
+            self.locks.released(id);
             let inodes = &self.namei.dcache.inodes;
             if settled {
                 inodes.with_mut(inode, |i| i.set_volatile(false));

@@ -1,22 +1,22 @@
-//! fcntl(2) locks (floor F5), shared with those who work on the source directly.
+//! Locks of fcntl(2) and flock(2) (floor F5), shared with those who work on the source
+//! directly.
 //!
-//! Contract. Each owner (a process, to the kernel) that holds locks on an inode has an
-//! open file description of its own on the source, whose locks (F_OFD_SETLK) stand
-//! for the owner's; closing it gives them all back, as close(2) of any descriptor
-//! does. At most [`OWNER_LIMIT`] owners; one more gets ENOLCK.
+//! Contract. Each owner of locks of fcntl (a process or an open file description, to the
+//! kernel) that holds some on an inode has an open file description of its own on the
+//! source, whose locks (F_OFD_SETLK) stand for the owner's; closing it gives them all
+//! back, as close(2) of any descriptor does. At most [`OWNER_LIMIT`] owners; one more gets
+//! ENOLCK. A lock of flock is one of the source's open file itself.
 //!
-//! Who waits for a lock occupies no thread that serves requests: one thread tries for
-//! all who wait, at most [`WAITER_LIMIT`]. It also looks whether a signal waits for
-//! the waiting thread, and lets it go with EINTR: fuser passes no FUSE_INTERRUPT on,
-//! without which not even SIGKILL would end the wait.
-//!
-//! flock(2) stays with the kernel of this mount; fuser does not tell it from these.
+//! The kernel tells of a descriptor that is closed (FLUSH) before close(2) returns, but of
+//! the last one (RELEASE) only some time later. Who asks for a lock in between, without
+//! wanting to wait, waits for that news, up to [`RELEASE_WAIT`].
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
+use super::waiters::{Answer, Waiter, Waiters, Want, in_the_way};
 use super::{FileId, Fs};
 use crate::dcache::{InodeId, NodeId};
 use crate::error::{Errno, Result};
@@ -25,17 +25,15 @@ use crate::sync::Arc;
 
 /// Owners of locks at one time; each costs a descriptor.
 pub const OWNER_LIMIT: usize = 4096;
-/// Waiters at one time.
-pub const WAITER_LIMIT: usize = 4096;
-/// Pauses between two tries of those who wait, growing from the first to the second.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(16));
+/// How long the news of a last close may take.
+const RELEASE_WAIT: Duration = Duration::from_millis(50);
 
 /// Who asks for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockOwner {
     /// The kernel's number for the owner.
     pub id: u64,
-    /// Thread that asks; 0 if it is not visible from here.
+    /// Process that asks; 0 if it is not visible from here.
     pub pid: u32,
 }
 
@@ -51,69 +49,99 @@ pub struct Conflict {
 struct Owned<F> {
     file: Arc<F>,
     pid: u32,
+    /// The open file that the last lock was asked for by. Owners that have only that one
+    /// (F_OFD_SETLK) give all back when it is closed for good.
+    by: FileId,
+}
+
+/// An open file that locks were asked for by.
+struct Holder {
+    inode: InodeId,
+    /// When a descriptor of it was closed last, the last one for all that is known.
+    closed: Option<Instant>,
 }
 
 /// Why a lock was not had, and the description to try again with, if that is any use.
 type Refused<F> = (Errno, Option<Arc<F>>);
 
-/// How a waiter is told.
-type Answer = Box<dyn FnOnce(Result<()>) + Send>;
-
-struct Waiter<F> {
-    file: Arc<F>,
-    range: LockRange,
-    pid: u32,
-    answer: Answer,
-}
-
 /// The locks held through this mount.
 pub(super) struct Locks<F> {
     owned: Mutex<HashMap<(InodeId, u64), Owned<F>>>,
-    waiters: Mutex<Waiting<F>>,
-    arrived: Condvar,
-}
-
-struct Waiting<F> {
-    list: Vec<Waiter<F>>,
-    /// The thread that tries for them runs.
-    served: bool,
-    closed: bool,
+    holders: Mutex<HashMap<FileId, Holder>>,
+    waiters: Waiters<F>,
 }
 
 impl<F: Send + Sync + 'static> Locks<F> {
     pub(super) fn new() -> Self {
         Self {
             owned: Mutex::default(),
-            waiters: Mutex::new(Waiting {
-                list: Vec::new(),
-                served: false,
-                closed: false,
-            }),
-            arrived: Condvar::new(),
+            holders: Mutex::default(),
+            waiters: Waiters::new(),
         }
     }
 
     /// An owner gives back all it holds on an inode.
-    pub(super) fn forget(&self, inode: InodeId, owner: u64) {
+    fn forget(&self, inode: InodeId, owner: u64) {
         let gone = self.owned.lock().remove(&(inode, owner));
         // Closing may block; not under the lock.
+        if gone.is_some() {
+            drop(gone);
+            self.waiters.given_back();
+        }
+    }
+
+    /// A lock was had by way of an open file.
+    fn held(&self, id: FileId, inode: InodeId) {
+        let holder = Holder {
+            inode,
+            closed: None,
+        };
+        self.holders.lock().insert(id, holder);
+    }
+
+    /// When the news of a last close is to be waited for no longer, if it may be due for
+    /// an open file of `inode` other than `id`. Each close is waited for once.
+    fn release_due(&self, inode: InodeId, id: FileId) -> Option<Instant> {
+        let mut holders = self.holders.lock();
+        let others = holders
+            .iter_mut()
+            .filter(|(other, h)| **other != id && h.inode == inode);
+        let closed = others.filter_map(|(_, h)| h.closed.take()).max()?;
+        drop(holders);
+        let until = closed + RELEASE_WAIT;
+        (until > Instant::now()).then_some(until)
+    }
+
+    /// Whether locks were asked for by an open file.
+    pub(super) fn is_holder(&self, id: FileId) -> bool {
+        self.holders.lock().contains_key(&id)
+    }
+
+    /// An open file of the source was closed for good; with it go the locks of owners that
+    /// are known by nothing else.
+    pub(super) fn released(&self, id: FileId) {
+        if !self.is_holder(id) {
+            return;
+        }
+        let mut owned = self.owned.lock();
+        let gone: Vec<_> = owned.extract_if(|_, o| o.by == id).collect();
+        drop(owned);
         drop(gone);
+        // Last: until then it says that the news is due.
+        self.holders.lock().remove(&id);
+        self.waiters.given_back();
     }
 
     /// Owners and waiters now.
     pub(super) fn counts(&self) -> (usize, usize) {
-        (self.owned.lock().len(), self.waiters.lock().list.len())
+        (self.owned.lock().len(), self.waiters.len())
     }
 
     /// The end of the mount.
     pub(super) fn end(&self) {
-        let mut waiters = self.waiters.lock();
-        waiters.closed = true;
-        let list = std::mem::take(&mut waiters.list);
-        drop(waiters);
-        self.arrived.notify_all();
-        list.into_iter().for_each(|w| (w.answer)(Err(Errno::INTR)));
+        self.waiters.end();
         self.owned.lock().clear();
+        self.holders.lock().clear();
     }
 }
 
@@ -125,6 +153,7 @@ impl<S: Source> Fs<S> {
             let mut owned = self.locks.owned.lock();
             if let Some(found) = owned.get_mut(&key) {
                 found.pid = owner.pid;
+                found.by = id;
                 return Ok(found.file.clone());
             }
             if owned.len() >= OWNER_LIMIT {
@@ -145,35 +174,105 @@ impl<S: Source> Fs<S> {
         let entry = owned.entry(key).or_insert(Owned {
             file,
             pid: owner.pid,
+            by: id,
         });
         Ok(entry.file.clone())
     }
 
-    /// SETLK and, with `wait`, SETLKW: takes, changes or gives back a lock; `answer` is
-    /// called now or, if the lock must be waited for, later from another thread.
+    /// SETLK and, with `wait`, the number of the request that waits, SETLKW: takes,
+    /// changes or gives back a lock of fcntl(2). `answer` is called now or, if the lock
+    /// must be waited for, later from another thread.
     pub fn setlk(
         self: &Arc<Self>,
         nodeid: NodeId,
         id: FileId,
         owner: LockOwner,
         range: LockRange,
-        wait: bool,
-        answer: impl FnOnce(Result<()>) + Send + 'static,
+        wait: Option<u64>,
+        answer: Answer,
     ) {
         let tried = self.try_lock(nodeid, id, owner, range);
-        match tried {
-            Err((Errno::AGAIN | Errno::ACCESS, Some(file))) if wait => {
-                let answer = Box::new(answer);
-                self.wait_for_lock(Waiter {
-                    file,
-                    range,
-                    pid: owner.pid,
-                    answer,
-                });
-            }
-            Err((e, _)) => answer(Err(e)),
-            Ok(()) => answer(Ok(())),
+        self.settle(nodeid, id, Want::Range(range), tried, wait, answer);
+    }
+
+    /// SETLK and SETLKW for flock(2), with the same arguments.
+    pub fn flock(
+        self: &Arc<Self>,
+        nodeid: NodeId,
+        id: FileId,
+        kind: LockKind,
+        wait: Option<u64>,
+        answer: Answer,
+    ) {
+        let want = Want::Whole(kind);
+        let tried = match self.files.file(id) {
+            // A virtual file.
+            Err(Errno::BADF) => Err((Errno::NOLCK, None)),
+            Ok(file) => want
+                .take(&self.namei.source, &file)
+                .map_err(|e| (e, Some(file))),
+            Err(e) => Err((e, None)),
+        };
+        if tried.is_ok() && kind == LockKind::Unlock {
+            self.locks.waiters.given_back();
         }
+        self.settle(nodeid, id, want, tried, wait, answer);
+    }
+
+    /// Answers after the first try, or sees to it that there are more.
+    fn settle(
+        self: &Arc<Self>,
+        nodeid: NodeId,
+        id: FileId,
+        want: Want,
+        tried: core::result::Result<(), Refused<S::File>>,
+        wait: Option<u64>,
+        answer: Answer,
+    ) {
+        let inode = self.namei.dcache.inodes.find(nodeid);
+        let (file, until) = match tried {
+            Ok(()) => {
+                if let (Some(inode), true) = (inode, want.takes()) {
+                    self.locks.held(id, inode);
+                }
+                return answer(Ok(()));
+            }
+            Err((e, Some(file))) if in_the_way(e) => {
+                let due = inode.and_then(|inode| self.locks.release_due(inode, id));
+                match (wait, due) {
+                    (Some(_), _) => (file, None),
+                    (None, Some(until)) => (file, Some(until)),
+                    // The news may have come since the first try.
+                    (None, None) => {
+                        let again = want.take(&self.namei.source, &file);
+                        if let (Ok(()), Some(inode)) = (again, inode) {
+                            self.locks.held(id, inode);
+                        }
+                        return answer(again);
+                    }
+                }
+            }
+            Err((e, _)) => return answer(Err(e)),
+        };
+        let locks = self.clone();
+        let answer = Box::new(move |done: Result<()>| {
+            if let (Ok(()), Some(inode)) = (done, inode) {
+                locks.locks.held(id, inode);
+            }
+            answer(done);
+        });
+        let waiter = Waiter {
+            file,
+            want,
+            // No request has the number 0.
+            unique: wait.unwrap_or(0),
+            until,
+            answer,
+        };
+        let fs = self.clone();
+        self.locks
+            .waiters
+            .wait(waiter, move || fs.locks.waiters.serve(&fs.namei.source));
     }
 
     fn try_lock(
@@ -197,7 +296,9 @@ impl<S: Source> Fs<S> {
                 self.locks.forget(inode, owner.id);
                 return Ok(());
             }
-            return self.namei.source.lock(&file, range).map_err(|e| (e, None));
+            let done = self.namei.source.lock(&file, range);
+            self.locks.waiters.given_back();
+            return done.map_err(|e| (e, None));
         }
         let file = self.lock_file(inode, id, owner).map_err(|e| (e, None))?;
         self.namei
@@ -206,69 +307,10 @@ impl<S: Source> Fs<S> {
             .map_err(|e| (e, Some(file)))
     }
 
-    fn wait_for_lock(self: &Arc<Self>, waiter: Waiter<S::File>) {
-        let mut waiters = self.locks.waiters.lock();
-        if waiters.closed || waiters.list.len() >= WAITER_LIMIT {
-            drop(waiters);
-            return (waiter.answer)(Err(Errno::NOLCK));
-        }
-        waiters.list.push(waiter);
-        if !waiters.served {
-            let fs = self.clone();
-            let started = std::thread::Builder::new()
-                .name("locks".into())
-                .spawn(move || fs.serve_waiters());
-            waiters.served = started.is_ok();
-            if let Err(e) = started {
-                tracing::warn!(error = %e, "no thread for those who wait for locks");
-                let list = std::mem::take(&mut waiters.list);
-                drop(waiters);
-                list.into_iter().for_each(|w| (w.answer)(Err(Errno::NOLCK)));
-                return;
-            }
-        }
-        drop(waiters);
-        self.locks.arrived.notify_one();
-    }
-
-    /// The thread that tries for all who wait; ends when nobody waits any more.
-    fn serve_waiters(&self) {
-        let mut pause = PAUSE.0;
-        loop {
-            let list = {
-                let mut waiters = self.locks.waiters.lock();
-                if waiters.list.is_empty() {
-                    waiters.served = false;
-                    return;
-                }
-                std::mem::take(&mut waiters.list)
-            };
-            let before = list.len();
-            let mut left = Vec::with_capacity(before);
-            for waiter in list {
-                match self.namei.source.lock(&waiter.file, waiter.range) {
-                    Err(Errno::AGAIN | Errno::ACCESS) if !has_signal(waiter.pid) => {
-                        left.push(waiter);
-                    }
-                    Err(Errno::AGAIN | Errno::ACCESS) => (waiter.answer)(Err(Errno::INTR)),
-                    other => (waiter.answer)(other),
-                }
-            }
-            pause = if left.len() < before {
-                PAUSE.0
-            } else {
-                (pause * 2).min(PAUSE.1)
-            };
-            let mut waiters = self.locks.waiters.lock();
-            if waiters.closed {
-                drop(waiters);
-                return left.into_iter().for_each(|w| (w.answer)(Err(Errno::INTR)));
-            }
-            left.append(&mut waiters.list);
-            waiters.list = left;
-            // Locks held on the source tell nobody when they go: hence tries in time.
-            self.locks.arrived.wait_for(&mut waiters, pause);
-        }
+    /// INTERRUPT: the request of that number is to be given up. Of those that can be, only
+    /// waiting for a lock takes long.
+    pub fn interrupt(&self, unique: u64) {
+        self.locks.waiters.interrupt(unique);
     }
 
     /// GETLK: what stands in the way of a lock; `None` if nothing does.
@@ -303,60 +345,18 @@ impl<S: Source> Fs<S> {
         Ok(Some(Conflict { range, pid }))
     }
 
-    /// FLUSH: a descriptor of `owner` was closed, and with it all its locks are gone.
+    /// FLUSH: a descriptor of an open file was closed by `owner`, and with it all its locks
+    /// are gone.
     ///
     /// # Errors
-    /// ESTALE.
-    pub fn flush(&self, nodeid: NodeId, owner: u64) -> Result<()> {
+    /// None; the kernel would tell them to close(2).
+    pub fn flush(&self, nodeid: NodeId, id: FileId, owner: u64) -> Result<()> {
         if let Some(inode) = self.namei.dcache.inodes.find(nodeid) {
             self.locks.forget(inode, owner);
         }
+        if let Some(holder) = self.locks.holders.lock().get_mut(&id) {
+            holder.closed = Some(Instant::now());
+        }
         Ok(())
-    }
-}
-
-/// Whether a signal waits for a thread that it neither blocks nor ignores.
-fn has_signal(pid: u32) -> bool {
-    if pid == 0 {
-        return false;
-    }
-    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else {
-        // Gone: nobody waits any more.
-        return true;
-    };
-    deliverable(&status)
-}
-
-fn deliverable(status: &str) -> bool {
-    let mask = |field: &str| {
-        let line = status.lines().find_map(|l| l.strip_prefix(field));
-        line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
-            .unwrap_or(0)
-    };
-    let pending = mask("SigPnd:") | mask("ShdPnd:");
-    pending & !mask("SigBlk:") & !mask("SigIgn:") != 0
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_signal_counts_unless_blocked_or_ignored() {
-        let status = |pending, blocked, ignored| {
-            format!("SigPnd:\t0\nShdPnd:\t{pending}\nSigBlk:\t{blocked}\nSigIgn:\t{ignored}\n")
-        };
-        assert!(deliverable(&status("0000000000000100", "0", "0")));
-        assert!(!deliverable(&status(
-            "0000000000000100",
-            "0000000000000100",
-            "0"
-        )));
-        assert!(!deliverable(&status(
-            "0000000000000100",
-            "0",
-            "0000000000000100"
-        )));
-        assert!(!deliverable(&status("0", "0", "0")));
     }
 }

@@ -18,6 +18,7 @@ mod readahead;
 mod readdir;
 mod stats;
 mod virt;
+mod waiters;
 mod write;
 
 pub use file::{FileId, Opened};
@@ -25,6 +26,7 @@ pub use lock::{Conflict, LockOwner};
 pub use readahead::Readahead;
 pub use readdir::DirEntry;
 pub use stats::{Op, Requests};
+pub use waiters::Answer;
 
 use std::time::Duration;
 
@@ -383,6 +385,23 @@ impl<S: Source> Fs<S> {
     /// # Errors
     /// ESTALE if the object is gone, and the source's.
     pub fn getattr(&self, nodeid: NodeId, file: Option<FileId>) -> Result<Stat> {
+        self.attributes(nodeid, file, Namei::getattr)
+    }
+
+    /// STATX: as [`Fs::getattr`], with the birth time, for which the source is always asked.
+    ///
+    /// # Errors
+    /// ESTALE if the object is gone, and the source's.
+    pub fn statx(&self, nodeid: NodeId, file: Option<FileId>) -> Result<Stat> {
+        self.attributes(nodeid, file, Namei::read_attr)
+    }
+
+    fn attributes(
+        &self,
+        nodeid: NodeId,
+        file: Option<FileId>,
+        by_name: impl FnOnce(&Namei<S>, InodeId) -> Result<(Attr, Duration)>,
+    ) -> Result<Stat> {
         if let Some(stat) = self.virt.getattr(nodeid) {
             return Ok(stat);
         }
@@ -391,7 +410,7 @@ impl<S: Source> Fs<S> {
         let _alone = self.readahead.alone();
         let by_name = match file {
             Some(id) if self.files.is_file(id) => Err(Errno::STALE),
-            _ => self.namei.getattr(inode),
+            _ => by_name(&self.namei, inode),
         };
         let (attr, left) = match by_name {
             // An open file knows best; and a file without a name is only known so.

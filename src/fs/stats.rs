@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::lock::{OWNER_LIMIT, WAITER_LIMIT};
+use super::lock::OWNER_LIMIT;
+use super::waiters::WAITER_LIMIT;
 use super::{Coherence, Fs};
 use crate::namei::Watches;
 use crate::source::Source;
@@ -29,7 +30,8 @@ ops! {
     Fsyncdir "FSYNCDIR", Getlk "GETLK", Setlk "SETLK", Setlkw "SETLKW", Access "ACCESS",
     Create "CREATE", Bmap "BMAP", Ioctl "IOCTL", Poll "POLL",
     Fallocate "FALLOCATE", Readdirplus "READDIRPLUS", Lseek "LSEEK",
-    CopyFileRange "COPY_FILE_RANGE",
+    CopyFileRange "COPY_FILE_RANGE", BatchForget "BATCH_FORGET", Interrupt "INTERRUPT",
+    Tmpfile "TMPFILE", Statx "STATX",
 }
 
 fn word(mode: Coherence) -> &'static str {

@@ -7,6 +7,7 @@ use super::{Coherence, Entry, FileId, Fs, Opened, Stat};
 use crate::clock::Asked;
 use crate::dcache::{Dir, InodeId, InodeRef, Moment, NodeId};
 use crate::error::{Errno, Result};
+use crate::ioctl::Fsxattr;
 use crate::name::{Filename, QStr};
 use crate::namei::{Found, Own};
 use crate::notice::Notice;
@@ -228,6 +229,43 @@ impl<S: Source> Fs<S> {
         {
             entry.attr_ttl = Duration::ZERO;
         }
+        Ok((entry, opened))
+    }
+
+    /// TMPFILE: makes a regular file without a name in a directory, and opens it.
+    ///
+    /// # Errors
+    /// EROFS, EOPNOTSUPP where the source has no such files, and open(2)'s.
+    pub fn tmpfile(
+        &self,
+        parent: NodeId,
+        flags: u32,
+        mode: u32,
+        caller: &Caller,
+    ) -> Result<(Entry, Opened)> {
+        self.writable()?;
+        if Self::is_virtual(parent) {
+            return Err(Errno::PERM);
+        }
+        let pinned = self.inode(parent)?;
+        let source = &self.namei.source;
+        let node = self.namei.dir_node(pinned.id())?;
+        let file = source.tmpfile(&node, flags, mode, caller)?;
+        let asked = self.namei.clock.asked();
+        let attr = source.stat_file(&file)?;
+        let inode = self.namei.iget_nameless(&attr)?;
+        let id = inode.id();
+        let mut entry = self.reply_with(Found::Positive {
+            inode,
+            attr,
+            name_left: Duration::ZERO,
+            attr_left: self.namei.attr_fresh(id, &attr, None, asked),
+        })?;
+        let opened = self
+            .opened(id, file, &attr, flags)
+            .inspect_err(|_| self.forget(entry.nodeid, 1))?;
+        // Its data may change past us.
+        entry.attr_ttl = Duration::ZERO;
         Ok((entry, opened))
     }
 
@@ -550,6 +588,31 @@ impl<S: Source> Fs<S> {
         let done = self.with_opened(nodeid, id, |f| {
             self.namei.source.set_flags(f, flags, caller)
         });
+        self.changed_data(nodeid);
+        done
+    }
+
+    /// FS_IOC_FSGETXATTR, of an open file or of a directory.
+    ///
+    /// # Errors
+    /// ENOTTY where the source has no such thing, ESTALE.
+    pub fn fsxattr(&self, nodeid: NodeId, id: FileId) -> Result<Fsxattr> {
+        self.with_opened(nodeid, id, |f| self.namei.source.fsxattr(f))
+    }
+
+    /// FS_IOC_FSSETXATTR, of an open file or of a directory.
+    ///
+    /// # Errors
+    /// EROFS, EPERM, EINVAL, ENOTTY where the source has no such thing, ESTALE.
+    pub fn set_fsxattr(
+        &self,
+        nodeid: NodeId,
+        id: FileId,
+        to: Fsxattr,
+        caller: &Caller,
+    ) -> Result<()> {
+        self.writable()?;
+        let done = self.with_opened(nodeid, id, |f| self.namei.source.set_fsxattr(f, to, caller));
         self.changed_data(nodeid);
         done
     }

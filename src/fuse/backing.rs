@@ -3,17 +3,50 @@
 use std::collections::HashMap;
 use std::io;
 
-use fuser::BackingId;
 use tracing::{debug, info};
 
+use super::device::Device;
 use crate::fs::{FileId, Opened};
 use crate::sync::Arc;
+
+/// A file of the source that the kernel reads and writes by itself (FUSE_PASSTHROUGH);
+/// given back when dropped.
+pub(super) struct BackingFile {
+    device: Device,
+    id: u32,
+}
+
+impl BackingFile {
+    /// Registers a file with the kernel.
+    ///
+    /// # Errors
+    /// EPERM without CAP_SYS_ADMIN, ELOOP if its filesystem is stacked too high.
+    pub(super) fn open(device: &Device, file: impl std::os::fd::AsFd) -> io::Result<Self> {
+        Ok(Self {
+            id: fuser::BackingId::create_raw(device, file)?,
+            device: device.clone(),
+        })
+    }
+
+    /// The kernel's number for it.
+    pub(super) fn id(&self) -> u32 {
+        self.id
+    }
+}
+
+impl Drop for BackingFile {
+    fn drop(&mut self) {
+        if let Err(e) = crate::ioctl::fuse_backing_close(&self.device, self.id) {
+            debug!(error = %e, "a backing file is not given back");
+        }
+    }
+}
 
 /// How the data of an open inode goes; one way for all who have it open, because the
 /// kernel refuses to mix page cache and passthrough.
 enum Way {
     /// Past us, to this file.
-    Past(Arc<BackingId>),
+    Past(Arc<BackingFile>),
     /// Through us.
     Through,
 }
@@ -24,17 +57,25 @@ pub(super) struct Backing {
     of_inode: HashMap<(u64, u32), (Way, usize)>,
     of_file: HashMap<u64, (u64, u32)>,
     /// The kernel or our privileges do not allow passthrough.
-    pub(super) refused: bool,
+    refused: bool,
 }
 
 impl Backing {
+    /// With none open; `allowed` if the kernel passes data through.
+    pub(super) fn new(allowed: bool) -> Self {
+        Self {
+            refused: !allowed,
+            ..Self::default()
+        }
+    }
+
     /// One more open of an inode; its backing file, if data goes past us.
     pub(super) fn open(
         &mut self,
         opened: &Opened,
         key: (u64, u32),
-        open_backing: impl FnOnce() -> io::Result<BackingId>,
-    ) -> Option<Arc<BackingId>> {
+        open_backing: impl FnOnce() -> io::Result<BackingFile>,
+    ) -> Option<Arc<BackingFile>> {
         self.of_file.insert(opened.id.0, key);
         if let Some((way, opens)) = self.of_inode.get_mut(&key) {
             *opens += 1;

@@ -1,15 +1,20 @@
-//! The FUSE transport (floor F6): the only place that speaks fuser's types.
+//! The FUSE transport (floor F6): the only place that speaks the kernel's protocol.
 //!
 //! Purpose: decode a request, make one call of [`Fs`], encode its answer. The
-//! notifier thread tells the kernel what [`crate::notice::Notices`] holds.
+//! notifier thread tells the kernel what [`crate::notice::Notices`] holds. fuser mounts,
+//! agrees with the kernel on the protocol, and sends notices; requests are read and
+//! answered here (`device.rs`), because fuser leaves some of them out, and parts of others.
 //!
-//! Contract: no logic. Handlers run on the session's threads; none of them tells
-//! the kernel anything that it would need a directory's lock for (it holds that
+//! Contract: no logic. Handlers run on the threads of [`Mounted::serve`]; none of them
+//! tells the kernel anything that it would need a directory's lock for (it holds that
 //! very lock for the request).
 
+mod abi;
 mod backing;
+mod device;
+mod encode;
+mod init;
 mod transport;
-mod wire;
 
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
@@ -22,11 +27,13 @@ use fuser::{INodeNo, MountOption, Notifier, Session, SessionACL, SessionUnmounte
 use rustix::mount::{MountFlags, UnmountFlags};
 use tracing::{debug, error, info, warn};
 
-use crate::fs::Fs;
+use crate::fs::{Fs, Op};
 use crate::notice::{Notice, Notices};
 use crate::source::Source;
 use crate::sync::Arc;
+use crate::sync::atomic::{AtomicBool, Ordering};
 
+use init::Handshake;
 use transport::Transport;
 
 /// Threads that tell the kernel. Each waits for the lock of the directory that it tells
@@ -119,8 +126,6 @@ impl MountOptions {
             (false, true) => SessionACL::RootAndOwner,
             (false, false) => SessionACL::Owner,
         };
-        config.n_threads = Some(self.threads.max(2));
-        config.clone_fd = true;
         config
     }
 }
@@ -131,8 +136,11 @@ where
     S: Source,
     S::File: AsFd,
 {
-    session: Session<Transport<S>>,
+    session: Session<Handshake>,
+    transport: Transport<S>,
     fs: Arc<Fs<S>>,
+    /// Threads that serve requests.
+    servers: usize,
     /// Notifiers, the follower of events, and who reads directories ahead.
     threads: Vec<JoinHandle<()>>,
     /// Where mount(2) mounted it; nothing if fusermount3 did.
@@ -172,19 +180,23 @@ where
     S::File: AsFd,
 {
     let fs = Arc::new(fs);
-    let transport = Transport::new(fs.clone());
+    let passthrough = Arc::new(AtomicBool::new(false));
+    let handshake = Handshake::new(fs.coherence(), fs.options(), passthrough.clone());
     // fuser leaves the subtype out where it mounts by itself, and tools know a mount by it.
     let direct = !options.auto_unmount && rustix::process::geteuid().is_root();
     let config = options.config();
     let (session, path) = if direct {
         let path = mountpoint.canonicalize()?;
         let device = options.mount_directly(&path)?;
-        let session = Session::from_fd(transport, device, config.acl, config.clone());
+        let session = Session::from_fd(handshake, device, config.acl, config.clone());
         let session = session.inspect_err(|_| detach(&path))?;
         (session, Some(path))
     } else {
-        (Session::new(transport, mountpoint, &config)?, None)
+        (Session::new(handshake, mountpoint, &config)?, None)
     };
+    fs.requests.count(Op::Init);
+    let only = (options.allow_root && !options.allow_other).then(rustix::process::geteuid);
+    let transport = Transport::new(fs.clone(), passthrough.load(Ordering::Relaxed), only);
     // Set before the first request is answered.
     let doubter = session.notifier();
     fs.notices().set_doubter(Box::new(move |nodeid| {
@@ -210,7 +222,9 @@ where
     threads.push(named.spawn(move || reader.read_ahead())?);
     Ok(Mounted {
         session,
+        transport,
         fs,
+        servers: options.threads.max(2),
         threads,
         path,
     })
@@ -234,12 +248,43 @@ where
         &self.fs
     }
 
+    /// Answers requests until the filesystem is unmounted.
+    fn serve_requests(&self) -> io::Result<()> {
+        let first = self.session.as_fd();
+        // Each thread has an end of its own, so that they do not meet at its lock.
+        let ends = (1..self.servers)
+            .map(|_| device::further_end(first).map_err(io::Error::from))
+            .chain([first.try_clone_to_owned()])
+            .map(|end| end.map(Arc::new))
+            .collect::<io::Result<Vec<_>>>()?;
+        std::thread::scope(|scope| {
+            let serve = |(n, end): (usize, Arc<OwnedFd>)| {
+                let transport = &self.transport;
+                std::thread::Builder::new()
+                    .name(format!("fuse-{n}"))
+                    .spawn_scoped(scope, move || {
+                        device::serve(&end, |header, args, reply| {
+                            transport.handle(&end, header, args, reply)
+                        })
+                    })
+            };
+            let threads = ends.into_iter().enumerate().map(serve);
+            let threads = threads.collect::<io::Result<Vec<_>>>()?;
+            let ended = threads.into_iter().map(|thread| {
+                let panicked = |_| Err(io::Error::other("a thread that serves requests panicked"));
+                thread.join().unwrap_or_else(panicked)
+            });
+            // All of them are waited for, and the first error is told.
+            ended.fold(Ok(()), |first: io::Result<()>, one| first.and(one))
+        })
+    }
+
     /// Answers requests until the filesystem is unmounted, then gives everything back.
     ///
     /// # Errors
     /// Of the FUSE device, and objects that leaked.
     pub fn serve(self) -> io::Result<()> {
-        let served = self.session.run();
+        let served = self.serve_requests();
         if served.is_err()
             && let Some(path) = &self.path
         {
@@ -263,6 +308,7 @@ where
             );
         }
         info!(leaked = leaked.len(), "unmounted");
+        drop(self.session);
         served?;
         match leaked.first() {
             None => Ok(()),

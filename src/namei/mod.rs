@@ -695,6 +695,18 @@ impl<S: Source> Namei<S> {
         inodes.iget(attr, device)
     }
 
+    /// The inode that `attr` is of, of a file that has no name, on the filesystem of
+    /// directories that are known.
+    ///
+    /// # Errors
+    /// ESTALE if it lies on a filesystem that nothing is known of, ENOMEM.
+    pub fn iget_nameless(&self, attr: &Attr) -> Result<InodeRef<'_>> {
+        let inodes = &self.dcache.inodes;
+        let device = inodes.devices.index_of(&attr.id).ok_or(Errno::STALE)?;
+        inodes.wait_forgotten(attr, device, self.forget_wait);
+        inodes.iget(attr, device)
+    }
+
     /// Whether `attr` is of the inode `id`.
     pub fn is_object(&self, id: InodeId, attr: &Attr) -> bool {
         let index = self.dcache.inodes.devices.index_of(&attr.id);

@@ -235,15 +235,23 @@ impl<S: Source> Namei<S> {
     /// # Errors
     /// ESTALE if no cached name leads to it any more, and the source's.
     pub fn getattr(&self, inode: InodeId) -> Result<(Attr, Duration)> {
-        let inodes = &self.dcache.inodes;
-        let mut moment = self.attr_moment(inode);
-        let kind = inodes.with(inode, |i| i.kind()).ok_or(Errno::STALE)?;
-        if let Some((attr, at)) = inodes.attr(inode) {
+        if let Some((attr, at)) = self.dcache.inodes.attr(inode) {
             let left = self.attr_left(inode, &attr, None, at, self.clock.now());
             if !left.is_zero() {
                 return Ok((attr, left));
             }
         }
+        self.read_attr(inode)
+    }
+
+    /// As [`Namei::getattr`], read from the source whatever is cached, with the birth time.
+    ///
+    /// # Errors
+    /// As [`Namei::getattr`].
+    pub fn read_attr(&self, inode: InodeId) -> Result<(Attr, Duration)> {
+        let mut moment = self.attr_moment(inode);
+        let kind = self.dcache.inodes.with(inode, |i| i.kind());
+        let kind = kind.ok_or(Errno::STALE)?;
         let attr = if kind == Kind::Directory {
             let node = self.node(inode)?;
             self.ensure_watch(inode, &self.dir(inode)?, &node);

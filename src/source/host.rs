@@ -17,8 +17,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::fcntl::FcntlArg;
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, FileType, IFlags, Mode, OFlags, RawDir, RenameFlags,
-    ResolveFlags, SeekFrom, Statx, StatxFlags, StatxTimestamp, Timespec, Timestamps, XattrFlags,
+    AtFlags, CWD, FallocateFlags, FileType, FlockOperation, IFlags, Mode, OFlags, RawDir,
+    RenameFlags, ResolveFlags, SeekFrom, Statx, StatxFlags, StatxTimestamp, Timespec, Timestamps,
+    XattrFlags,
 };
 use rustix::io::ReadWriteFlags;
 use rustix::process::{Gid, Uid};
@@ -30,6 +31,7 @@ use super::{
     SourceId, StatFs, Time, WriteHow,
 };
 use crate::error::{Errno, Result};
+use crate::ioctl::Fsxattr;
 
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_SYMLINKS)
@@ -423,6 +425,22 @@ impl Source for HostSource {
             .act(caller, || rustix::fs::openat(dir, name, flags, mode))
     }
 
+    fn tmpfile(
+        &self,
+        dir: &Self::Node,
+        flags: u32,
+        mode: u32,
+        caller: &Caller,
+    ) -> Result<Self::File> {
+        self.count(Call::Create);
+        // With O_EXCL it can never be given a name.
+        let flags = open_flags(flags) | OFlags::from_bits_retain(flags & libc::O_EXCL as u32);
+        let flags = flags | OFlags::TMPFILE;
+        let mode = Mode::from_raw_mode(mode & 0o7777);
+        self.creds
+            .act(caller, || rustix::fs::openat(dir, c".", flags, mode))
+    }
+
     fn mknod(
         &self,
         dir: &Self::Node,
@@ -658,6 +676,27 @@ impl Source for HostSource {
         let flags = IFlags::from_bits_retain(flags);
         self.creds
             .act(caller, || rustix::fs::ioctl_setflags(file, flags))
+    }
+
+    fn fsxattr(&self, file: &Self::File) -> Result<Fsxattr> {
+        self.count(Call::Ioctl);
+        crate::ioctl::fsxattr(file)
+    }
+
+    fn set_fsxattr(&self, file: &Self::File, to: Fsxattr, caller: &Caller) -> Result<()> {
+        self.count(Call::Ioctl);
+        self.creds
+            .act(caller, || crate::ioctl::set_fsxattr(file, to))
+    }
+
+    fn flock(&self, file: &Self::File, kind: LockKind) -> Result<()> {
+        self.count(Call::Lock);
+        let operation = match kind {
+            LockKind::Read => FlockOperation::NonBlockingLockShared,
+            LockKind::Write => FlockOperation::NonBlockingLockExclusive,
+            LockKind::Unlock => FlockOperation::NonBlockingUnlock,
+        };
+        rustix::fs::flock(file, operation)
     }
 
     fn lock(&self, file: &Self::File, range: LockRange) -> Result<()> {

@@ -22,6 +22,7 @@ pub mod watch;
 use std::ffi::CStr;
 
 use crate::error::{Errno, Result};
+use crate::ioctl::Fsxattr;
 use crate::sync::Arc;
 
 /// What an object is; `S_IFMT` without its encoding.
@@ -388,6 +389,21 @@ pub trait Source: Send + Sync + 'static {
         Err(Errno::ROFS)
     }
 
+    /// Creates a regular file without a name in `dir` and opens it with open(2)'s `flags`
+    /// (O_TMPFILE).
+    ///
+    /// # Errors
+    /// EOPNOTSUPP where that cannot be, and open(2)'s.
+    fn tmpfile(
+        &self,
+        dir: &Self::Node,
+        flags: u32,
+        mode: u32,
+        caller: &Caller,
+    ) -> Result<Self::File> {
+        Err(Errno::OPNOTSUPP)
+    }
+
     /// mknod(2); `mode` holds the kind, `rdev` a device number in the kernel's 32-bit
     /// encoding.
     fn mknod(
@@ -523,12 +539,37 @@ pub trait Source: Send + Sync + 'static {
         Err(Errno::ROFS)
     }
 
+    /// FS_IOC_FSGETXATTR.
+    ///
+    /// # Errors
+    /// ENOTTY where there is no such thing.
+    fn fsxattr(&self, file: &Self::File) -> Result<Fsxattr> {
+        Err(Errno::NOTTY)
+    }
+
+    /// FS_IOC_FSSETXATTR.
+    ///
+    /// # Errors
+    /// ENOTTY where there is no such thing, and EROFS.
+    fn set_fsxattr(&self, file: &Self::File, to: Fsxattr, caller: &Caller) -> Result<()> {
+        Err(Errno::NOTTY)
+    }
+
     /// Takes, changes or gives back a lock of this open file description, without
     /// waiting (F_OFD_SETLK).
     ///
     /// # Errors
     /// EAGAIN if another's is in the way, EBADF if the file was not opened for it.
     fn lock(&self, file: &Self::File, range: LockRange) -> Result<()> {
+        Err(Errno::NOLCK)
+    }
+
+    /// Takes, changes or gives back the lock of flock(2) of this open file description,
+    /// without waiting.
+    ///
+    /// # Errors
+    /// EAGAIN if another's is in the way.
+    fn flock(&self, file: &Self::File, kind: LockKind) -> Result<()> {
         Err(Errno::NOLCK)
     }
 
