@@ -275,7 +275,8 @@ where
                 thread.join().unwrap_or_else(panicked)
             });
             // All of them are waited for, and the first error is told.
-            ended.fold(Ok(()), |first: io::Result<()>, one| first.and(one))
+            let ended: Vec<io::Result<()>> = ended.collect();
+            ended.into_iter().collect()
         })
     }
 

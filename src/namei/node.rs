@@ -116,8 +116,9 @@ impl<S: Source> Namei<S> {
     }
 
     /// Drops the first name of `path` below `at`, open as `base`, that does not lead
-    /// where the cache says; `chain` is what it says, the last one first. If there is
-    /// no such name any more, the last object.
+    /// where the cache says, and takes up the one it has now in the same directory; `chain`
+    /// is what the cache says, the last one first. If there is no such name any more, the
+    /// last object.
     ///
     /// # Errors
     /// ESTALE if the name was not even cached any more, and the source's.
@@ -136,8 +137,17 @@ impl<S: Source> Namei<S> {
             match opened.and_then(|node| Ok((self.source.stat(&node)?, node))) {
                 Ok((attr, next)) if self.is_object(child, &attr) => (at, node) = (child, next),
                 Err(e) if gone_is_stale(e) != Errno::STALE => return Err(e),
-                _ if self.forget_name(at, &name) => return Ok(None),
-                _ => return Err(Errno::STALE),
+                _ => {
+                    let qstr = QStr::new(name.as_bytes())?;
+                    let gone = self.dcache.peek(at, qstr);
+                    if !self.forget(at, qstr) {
+                        return Err(Errno::STALE);
+                    }
+                    if let Some(gone) = &gone {
+                        self.find_renamed(gone, at, &node);
+                    }
+                    return Ok(None);
+                }
             }
         }
         Ok(Some(node))
